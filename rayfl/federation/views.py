@@ -1,0 +1,72 @@
+"""What a partition and a noise model see, and what they answer: labels and ids only, never pixels by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+UNUSED = -1
+"""The owner of a sample that a partition gives to nobody."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The samples that a partition deals out: position i of every array is the same sample."""
+
+    labels: Ints
+    classes: int
+    clients: int
+    groups: Ints | None = None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """`owner[i]` is the client of sample i (or UNUSED). `tasks[k]` are the classes that client k is meant to learn,
+    where a partition has a notion of it."""
+
+    owner: Ints
+    tasks: tuple[tuple[int, ...], ...] | None = None
+
+
+class Partition(Protocol):
+    """Deals a pool out to clients."""
+
+    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment: ...
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The true labels that a noise model corrupts: position i is a sample of client `owner[i]` (0 .. clients-1).
+
+    `position` is the sample's row in the dataset's training set; `images()` gives the uint8 pixels of the samples,
+    for the models that look at them; `tasks` are as in `Assignment`.
+    """
+
+    labels: Ints
+    owner: Ints
+    position: Ints
+    clients: int
+    classes: int
+    images: Callable[[], NDArray[np.uint8]]
+    tasks: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """Given labels, and the rate that each client was meant to have (nan where a model has no notion of it)."""
+
+    given: Ints
+    nominal: Floats
+
+
+class Noise(Protocol):
+    """Turns true labels into given ones."""
+
+    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption: ...
