@@ -1,0 +1,33 @@
+"""rayfl: federated learning with noisy labels, simulated on Ray.
+
+>>> import rayfl
+>>> result = rayfl.run({"clients": 5, "training": {"rounds": 2}, "fleet": "inline"})  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rayfl.version import __version__
+
+if TYPE_CHECKING:
+    from rayfl.config import Config, load_config
+    from rayfl.experiment import Result, run
+
+__all__ = ["Config", "Result", "__version__", "load_config", "run"]
+
+_HOMES = {
+    "Config": "rayfl.config",
+    "load_config": "rayfl.config",
+    "Result": "rayfl.experiment",
+    "run": "rayfl.experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import rayfl` and the command line stay quick."""
+    import importlib
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rayfl' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

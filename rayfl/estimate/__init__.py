@@ -1,0 +1,65 @@
+"""Estimators of label noise and of similarity, usable without any federated learning: numpy in, numpy out."""
+
+from rayfl.estimate.clustering import adjusted_rand_index, agglomerate, agglomerative, cut, k_means, spectral
+from rayfl.estimate.dawid_skene import DawidSkene, reliability, reliability_weights
+from rayfl.estimate.label_quality import label_precision, label_recall, mean_of_known, pearson, repair_quality
+from rayfl.estimate.lid import client_lids, lid_of_distances, local_intrinsic_dimensionality
+from rayfl.estimate.mixture import LossMixture, Split
+from rayfl.estimate.neighbours import (
+    cosine_similarity,
+    ensemble_posterior,
+    expertise,
+    random_neighbours,
+    reliability_scores,
+    reliable_neighbours,
+    similarity,
+)
+from rayfl.estimate.subspace import (
+    Calibration,
+    Correction,
+    Spectra,
+    calibrate,
+    correct_labels,
+    nearest_class,
+    pairwise_relevance,
+    similarity_matrix,
+    spectra,
+)
+
+__all__ = [
+    "Calibration",
+    "Correction",
+    "DawidSkene",
+    "LossMixture",
+    "Spectra",
+    "Split",
+    "adjusted_rand_index",
+    "agglomerate",
+    "agglomerative",
+    "calibrate",
+    "client_lids",
+    "correct_labels",
+    "cosine_similarity",
+    "cut",
+    "ensemble_posterior",
+    "expertise",
+    "k_means",
+    "label_precision",
+    "label_recall",
+    "lid_of_distances",
+    "local_intrinsic_dimensionality",
+    "mean_of_known",
+    "nearest_class",
+    "pairwise_relevance",
+    "pearson",
+    "random_neighbours",
+    "reliability",
+    "reliability_scores",
+    "reliability_weights",
+    "reliable_neighbours",
+    "repair_quality",
+    "similarity",
+    "similarity_matrix",
+    "spectra",
+    "spectral",
+]

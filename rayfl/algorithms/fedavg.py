@@ -1,0 +1,48 @@
+"""Federated averaging.
+
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas: "Communication-efficient learning of deep networks
+from decentralized data", AISTATS 2017, Algorithm 1.
+
+Deviations: none. BatchNorm statistics are averaged like weights; integer counters stay behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from rayfl.algorithms.weighting import WEIGHTINGS, BySize, Weighting
+from rayfl.component import component, slot
+from rayfl.fleet.seam import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
+from rayfl.learn.fit import fit
+
+
+@dataclass(frozen=True)
+class Global:
+    """One global model."""
+
+    model: Ref
+
+
+def train(client: Client, *, w: Vector) -> Out:
+    """Local SGD on the client's own labels."""
+    return Out({"n": len(client)}, update=fit(client, w))
+
+
+@component
+class FedAvg(Algorithm):
+    """Clients train locally; the server averages what they return."""
+
+    citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    weighting: Annotated[Weighting, slot(WEIGHTINGS)] = BySize()
+    """`size` (the paper's), `equal`, or any other weighting."""
+
+    def init(self, fleet: Fleet, model: Ref) -> Global:
+        return Global(model)
+
+    def round(self, state: Global, fleet: Fleet, t: int) -> Global:
+        got = fleet.map(train, fleet.sample(t), w=state.model)
+        return replace(state, model=got.mean(self.weighting(got, fleet)))
+
+    def model(self, state: Global, client: ClientId | None = None) -> Ref:
+        return state.model

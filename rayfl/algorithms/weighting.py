@@ -1,0 +1,40 @@
+"""How much each client counts in an average: a part that any averaging method can exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from rayfl.component import Registry, component
+from rayfl.fleet.seam import ClientId, Fleet, Replies
+
+
+class Weighting(Protocol):
+    """The weights of one round's average; their scale does not matter."""
+
+    def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]: ...
+
+
+@component
+class BySize:
+    """Clients count by how many samples they hold: w_j = n_j (H. B. McMahan et al., AISTATS 2017)."""
+
+    def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:
+        return {client: float(fleet.size(client)) for client in got}
+
+
+@component
+class Equal:
+    """Every client counts the same."""
+
+    def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:
+        return dict.fromkeys(got, 1.0)
+
+
+WEIGHTINGS: Registry[Weighting] = Registry(
+    "weighting",
+    {
+        "size": "rayfl.algorithms.weighting:BySize",
+        "equal": "rayfl.algorithms.weighting:Equal",
+    },
+)

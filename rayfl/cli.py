@@ -1,0 +1,206 @@
+"""The command line. Commands import what they need when they run, so that `rayfl --help` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rayfl.errors import RayflError
+from rayfl.version import __version__
+
+GROUPS = {
+    "data": ("rayfl.commands.data:data", "Fetch datasets and look at them."),
+    "scenario": ("rayfl.commands.scenario:scenario", "Build, inspect and re-use who owns what with which label."),
+}
+REGISTRIES = {
+    "methods": "List the methods, or show one with its hyper-parameters.",
+    "datasets": "List the datasets, or show one with its settings.",
+    "models": "List the networks, or show one with its settings.",
+    "partitions": "List the partitions, or show one with its settings.",
+    "noises": "List the label noises, or show one with its settings.",
+    "encoders": "List the frozen encoders, or show one with its settings.",
+}
+ConfigFile = click.argument("config", type=click.Path(path_type=Path))
+Overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+
+
+class Commands(click.Group):
+    """The top group: it knows the names of the sub-groups without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *GROUPS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in GROUPS:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = GROUPS[cmd_name][0].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = {name: super(Commands, self).get_command(ctx, name) for name in super().list_commands(ctx)}
+        rows = {name: command.get_short_help_str(80) for name, command in own.items() if command is not None}
+        rows |= {name: text for name, (_, text) in GROUPS.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(rows.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rayfl")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def rayfl(debug: bool) -> None:
+    """Federated learning with noisy labels, simulated on Ray."""
+
+
+@rayfl.command()
+@ConfigFile
+@Overrides
+@click.option("--resume", metavar="RUN|auto", help="Take up a run again: its name, its directory, or `auto`.")
+@click.option("--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine.")
+@click.option("--quiet", is_flag=True, help="No progress, only the result.")
+def run(config: Path, overrides: tuple[str, ...], resume: str | None, address: str | None, quiet: bool) -> None:
+    """Run CONFIG."""
+    from rayfl.config import load_config
+    from rayfl.experiment import run as run_experiment
+    from rayfl.progress import progress_for
+
+    settings = load_config(config, overrides)
+    progress = progress_for(settings.training.rounds, quiet)
+    result = run_experiment(settings, resume=resume, address=address, progress=progress)
+    final = {
+        name: value
+        for name, value in result.metrics.items()
+        if name.startswith(("test/a", "test/l", "test/m", "labels/"))
+    }
+    for name, value in final.items():
+        click.echo(f"{name:26} {value:.4f}")
+    click.echo(f"{'run':26} {result.directory}")
+    click.echo(f"{'mlflow run':26} {result.mlflow_run_id or 'none'}")
+    click.echo(f"{'scenario sha256':26} {result.scenario_sha256}")
+    click.echo(f"{'model sha256':26} {result.sha256}")
+
+
+@rayfl.command(name="config")
+@ConfigFile
+@Overrides
+def show_config(config: Path, overrides: tuple[str, ...]) -> None:
+    """Print the resolved configuration of CONFIG."""
+    import yaml
+
+    from rayfl.config import load_config
+
+    click.echo(yaml.safe_dump(load_config(config, overrides).resolved(), sort_keys=False), nl=False)
+
+
+@rayfl.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True)
+@click.option("--uri", help="The MLflow store; by default the sqlite file below the output folder.")
+def sync(output: Path, uri: str | None) -> None:
+    """Carry what runs could not track, because the server was away, to MLflow."""
+    from rayfl.config import mask
+    from rayfl.tracking import default_uri
+    from rayfl.tracking import sync as carry
+
+    target = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output.absolute())
+    try:
+        carried = carry(output.absolute(), target)
+    except Exception as error:
+        raise RayflError(f"{mask(target)} does not answer: {str(mask(str(error))).splitlines()[0]}") from error
+    for name, entries in carried.items():
+        click.echo(f"{name}: {entries} entries")
+    click.echo(f"{sum(carried.values())} entries carried to {mask(target)}")
+
+
+@rayfl.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
+def ui(output: Path, port: int) -> None:
+    """Open the MLflow UI on this project's store, on loopback."""
+    from rayfl.tracking import default_uri
+
+    uri = default_uri(output.absolute())
+    click.echo(f"http://127.0.0.1:{port}  ({uri})")
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "ui",
+        "--backend-store-uri",
+        uri,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    os.execv(sys.executable, command)
+
+
+@rayfl.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True)
+@click.option("--address", help="A Ray cluster to look at.")
+def doctor(output: Path, address: str | None) -> None:
+    """Check versions, Ray, GPUs, disk and the MLflow store; say what is wrong and what to do."""
+    from rayfl.commands.doctor import checks
+
+    failed = 0
+    for check in checks(output.absolute(), address):
+        failed += not check.good
+        click.echo(f"{'ok  ' if check.good else 'BAD '} {check.what:16} {check.found}")
+        if check.remedy:
+            click.echo(f"     {'':16} -> {check.remedy}")
+    if failed:
+        raise SystemExit(1)
+
+
+def add_registry_commands() -> None:
+    """`rayfl methods`, `rayfl datasets` and so on: what a configuration can name."""
+    for plural, text in REGISTRIES.items():
+
+        def listing(name: str | None, plural: str = plural) -> None:
+            from rayfl.commands.registries import show
+
+            show(plural, name)
+
+        argument = click.Argument(["name"], required=False)
+        rayfl.add_command(click.Command(plural, params=[argument], callback=listing, help=text))
+
+
+add_registry_commands()
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run a command; every failure that a person can mend is one message and an exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    # A method of the user's own lies beside the configuration, not in an installed package.
+    sys.path.insert(0, os.getcwd())
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
+    except RayflError as error:
+        if "--debug" in words:
+            raise
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BaseException as stopped:
+        explain_interruption(stopped)
+        raise
+
+
+def explain_interruption(stopped: BaseException) -> None:
+    """A run that was told to stop says how to go on, and exits as the signal would have it."""
+    from rayfl.experiment import Interrupted
+
+    if isinstance(stopped, Interrupted):
+        where = stopped.directory.name if stopped.directory else "auto"
+        click.echo(f"stopped by {stopped}; go on with the same command and --resume {where}", err=True)
+        sys.exit(128 + stopped.number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""The rounds of one run: method, evaluation, measures against the truth, checkpoints.
+
+The engine runs wherever the coordinator is, in an actor or in this process, and knows neither Ray nor MLflow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayfl.assembly import seen_by
+from rayfl.checkpoint import CheckpointStore, Snapshot
+from rayfl.codec import Marked
+from rayfl.config import Config
+from rayfl.errors import PhaseError, RayflError, StorageError, broken
+from rayfl.features import share_features
+from rayfl.federation.scenario import Scenario
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.executor import nbytes
+from rayfl.fleet.seam import Client, ClientId, NobodyLeft, Out, Ref, Vector
+from rayfl.judging import Judge, Verdict
+
+log = logging.getLogger("rayfl")
+
+Record = dict[str, Any]
+Emit = Callable[[Record], object]
+
+
+@dataclass
+class Outcome:
+    """What a run ends with."""
+
+    rounds: int
+    history: list[Record]
+    models: dict[ClientId | None, Vector]
+    sha256: str
+    verdict: Verdict | None
+
+
+@dataclass
+class Progress:
+    """The run after its last whole round: everything that a checkpoint needs."""
+
+    round: int
+    state: Any
+    table: dict[ClientId, dict[str, Ref]]
+    history: list[Record] = field(default_factory=list)
+
+
+def initial(client: Client) -> Out:
+    """The weights of a freshly built network."""
+    from rayfl.learn.resident import Resident
+
+    learner = client.learner
+    return Out(update=Resident(learner.build(), learner.device).dump())
+
+
+class Engine:
+    """One run on one fleet."""
+
+    def __init__(
+        self,
+        config: Config,
+        scenario: Scenario,
+        checkpoint_uri: str,
+        meta: Mapping[str, Any],
+        shape: tuple[int, int, int],
+        features: Path,
+    ) -> None:
+        self.config, self.method = config, config.method
+        self.scenario = seen_by(config.method, scenario)
+        self.uri, self.shape, self.features = checkpoint_uri, shape, features
+        self.meta = {**meta, "digest": config.digest, "scenario": scenario.sha256, "versions": versions()}
+        self.progress: Progress | None = None
+        self.lock: threading.Lock
+        self.fleet: BaseFleet
+        self.store: CheckpointStore
+        self._saved_round, self._saved_at = -1, 0.0
+
+    def run(self, fleet: BaseFleet, emit: Emit) -> Outcome:
+        """Resume or begin, then go on to the last round."""
+        self.fleet, self.store, self.lock = fleet, CheckpointStore(self.uri), threading.Lock()
+        judge = Judge(self.config, self.scenario, fleet)
+        dataset = self.scenario.dataset.sha256
+        share_features(self.method, fleet, dataset, self.shape, self.features, lambda text: emit({"note": text}))
+        self.progress = progress = self._resumed() or self._begun()
+        for record in progress.history:
+            emit(record)
+        while progress.round < self.config.training.rounds:
+            record = self._round(progress, judge)
+            emit(record)
+            self._checkpoint_if_due()
+        if self._saved_round != progress.round:
+            self.save()
+        return self._outcome(progress, judge)
+
+    def save(self) -> int:
+        """Write a checkpoint of the last whole round, from whichever thread asks; the round."""
+        progress = self.progress
+        if progress is None:
+            return -1
+        with self.lock:
+            if self._saved_round == progress.round:
+                return self._saved_round
+            snapshot = Snapshot(progress.round, progress.state, progress.table, progress.history, self.meta)
+            self.store.write(snapshot, self.fleet.get, self._mark)
+            self._saved_round, self._saved_at = progress.round, time.monotonic()
+            return self._saved_round
+
+    # -- one round ---------------------------------------------------------------------------------------------
+
+    def _round(self, progress: Progress, judge: Judge) -> Record:
+        """One transaction: either all effects of a round stand, or none."""
+        fleet, t = self.fleet, progress.round
+        started = time.perf_counter()
+        fleet.round, before = t, progress.table
+        try:
+            state = self._method_round(progress.state, t)
+        except NobodyLeft as void:
+            log.warning("%s; the model stays as it was", void)
+            state, fleet.table = progress.state, {client: dict(entries) for client, entries in before.items()}
+        trained = time.perf_counter()
+        table = {client: dict(entries) for client, entries in fleet.table.items()}
+        metrics = {**fleet.take_logged(), **self._costs(), **diverged_metrics(fleet.take_diverged())}
+        metrics |= judge.label_metrics(changed(before, table))
+        if (t + 1) % self.config.evaluation.every == 0 or t + 1 == self.config.training.rounds:
+            metrics |= judge.evaluate(self.method, state).metrics
+        clock = {"time/train_s": trained - started, "time/evaluate_s": time.perf_counter() - trained}
+        record = {"round": t + 1, "metrics": plain(metrics), "clock": {**clock, "time/busy_s": fleet.take_busy()}}
+        with self.lock:
+            progress.round, progress.state, progress.table = t + 1, state, table
+            progress.history.append(record)
+        return record
+
+    def _method_round(self, state: Any, t: int) -> Any:
+        """The method's round; what it raises itself is named, with its traceback."""
+        try:
+            return self.method.round(state, self.fleet, t)
+        except RayflError:
+            raise
+        except Exception as error:
+            if self.fleet.lost(error):
+                raise
+            where = f"{type(self.method).__name__}.round raised at the coordinator in round {t}"
+            raise PhaseError(f"{where}:\n{traceback.format_exc().rstrip()}") from error
+
+    def _costs(self) -> dict[str, float]:
+        taken = self.fleet.costs.take()
+        metrics = {
+            f"cost/{name}": float(value) for name, value in taken.items() if name not in {"up", "down", "participants"}
+        }
+        metrics |= {f"cost/{way}_mb": taken[way] / 1e6 for way in ("up", "down")}
+        return {**metrics, "clients/participants": float(taken["participants"])}
+
+    def _checkpoint_if_due(self) -> None:
+        rules, progress = self.config.checkpoint, self.progress
+        assert progress is not None
+        due = rules.every and progress.round % rules.every == 0
+        if due and time.monotonic() - self._saved_at >= rules.min_seconds:
+            self.save()
+
+    # -- beginning and resuming --------------------------------------------------------------------------------
+
+    def _begun(self) -> Progress:
+        self.fleet.round = -1
+        self.method.check(self.fleet)
+        state = self.method.init(self.fleet, self.fleet.serve(initial))
+        self.fleet.costs.take()
+        return Progress(0, state, {client: dict(entries) for client, entries in self.fleet.table.items()})
+
+    def _resumed(self) -> Progress | None:
+        snapshot = self.store.newest(self._restore)
+        if snapshot is None:
+            return None
+        self._saved_round, self._saved_at = snapshot.round, time.monotonic()
+        self.fleet.table = {client: dict(entries) for client, entries in snapshot.clients.items()}
+        log.info("resumed after round %d", snapshot.round)
+        return Progress(snapshot.round, snapshot.state, dict(snapshot.clients), snapshot.history)  # type: ignore[arg-type]
+
+    def _restore(self, manifest: Mapping[str, Any]) -> Snapshot:
+        meta = manifest["meta"]
+        for name in ("digest", "scenario"):
+            if meta[name] != self.meta[name]:
+                what = "configuration" if name == "digest" else "scenario"
+                raise StorageError(
+                    broken(f"a checkpoint belongs to this run's {what} ({self.meta[name][:12]})", meta[name][:12])
+                )
+        if meta["versions"] != self.meta["versions"]:
+            log.warning("library versions changed since the checkpoint: bits may differ (%s)", meta["versions"])
+        state, history = self.store.state(manifest, self._modules(), self._unmark)
+        clients = {
+            int(client): {key: self._stored(int(client), key, named) for key, named in entries.items()}
+            for client, entries in manifest["clients"].items()
+        }
+        return Snapshot(manifest["round"], state, clients, history, meta)
+
+    def _stored(self, client: ClientId, key: str, named: tuple[str, str]) -> Ref:
+        def put(value: Any) -> Ref:
+            ref = self.fleet.put({key: value})
+            return Ref(ref.handle, key, nbytes(value))
+
+        ref: Ref = self.store.entry(client, key, named, put)
+        return ref
+
+    def _mark(self, value: Any) -> Any:
+        return Marked(self.fleet.get(value)) if isinstance(value, Ref) else value
+
+    def _unmark(self, value: Any) -> Ref:
+        return self.fleet.put(value)
+
+    def _modules(self) -> set[str]:
+        """Where dataclasses of a method's state may come from."""
+        return {cls.__module__ for cls in type(self.method).__mro__} - {"builtins"}
+
+    # -- ending ------------------------------------------------------------------------------------------------
+
+    def _outcome(self, progress: Progress, judge: Judge) -> Outcome:
+        models = judge.models(self.method, progress.state)
+        vectors = {client: np.array(self.fleet.get(ref)) for client, ref in models.items()}
+        digest = hashlib.sha256()
+        for client in sorted(vectors, key=lambda client: -1 if client is None else client):
+            digest.update(f"{client}".encode() + vectors[client].astype("<f4").tobytes())
+        return Outcome(progress.round, progress.history, vectors, digest.hexdigest(), judge.last)
+
+
+def changed(
+    before: Mapping[ClientId, Mapping[str, Ref]], after: Mapping[ClientId, Mapping[str, Ref]]
+) -> dict[ClientId, dict[str, Ref]]:
+    """The entries of the state table that a round wrote."""
+    news = {
+        client: {key: ref for key, ref in entries.items() if before.get(client, {}).get(key) is not ref}
+        for client, entries in after.items()
+    }
+    return {client: entries for client, entries in news.items() if entries}
+
+
+def diverged_metrics(diverged: list[ClientId]) -> dict[str, float]:
+    """How many updates were not finite, and whose."""
+    named = {f"clients/diverged/{client}": 1.0 for client in diverged}
+    return {"clients/diverged": float(len(diverged)), **named}
+
+
+def plain(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Python floats; a measure that has no value this round is absent."""
+    return {name: float(value) for name, value in metrics.items() if np.isfinite(value)}
+
+
+def versions() -> dict[str, str]:
+    """The libraries whose kernels decide bits."""
+    import torch
+
+    return {"python": sys.version.split()[0], "numpy": np.__version__, "torch": str(torch.__version__)}

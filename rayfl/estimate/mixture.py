@@ -1,0 +1,255 @@
+"""Two Gaussians on per-sample losses: the samples of the component with the smaller mean are likely clean.
+
+E. Arazo et al., "Unsupervised label noise modeling and loss correction", ICML 2019; J. Li, R. Socher and S. C. H. Hoi,
+"DivideMix", ICLR 2020; used on clients by S. Kim et al., "FedRN: exploiting k-reliable neighbors towards robust
+federated learning", CIKM 2022, and by J. Xu et al., "FedCorr", CVPR 2022. Nothing here is random: EM starts from
+2-means, and 2-means from the smallest and the largest loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rayfl.component import Count, NonNegative, Positive, component
+from rayfl.errors import DataError, broken
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+CLOSE = 1e-3
+"""Means closer than this, on losses scaled to [0, 1], do not count as two components."""
+LOG_2PI = float(np.log(2.0 * np.pi))
+TINY = 10.0 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A fitted mixture; component 0 has the smaller mean.
+
+    `clean[i]` is the posterior of component 0 for loss i. `separated` is False where the losses hold no two groups:
+    fewer than two of them, all equal (then everything is clean and `n_iter` is 0), or means that are practically equal.
+    """
+
+    clean: Floats
+    weights: Floats
+    means: Floats
+    variances: Floats
+    n_iter: int
+    converged: bool
+    separated: bool
+
+
+@component
+class LossMixture:
+    """Two-component Gaussian mixture in one dimension, fitted by expectation maximisation.
+
+    With losses l_i (scaled to [0, 1] by their minimum and maximum if `normalise`)::
+
+        E:  g_0(i) = pi_0 N(l_i; mu_0, s_0) / sum_c pi_c N(l_i; mu_c, s_c)
+        M:  pi_c = mean_i g_c(i);  mu_c = sum_i g_c(i) l_i / sum_i g_c(i);
+            s_c = sum_i g_c(i) (l_i - mu_c)^2 / sum_i g_c(i) + reg_covar
+
+    The first step is an M-step on the groups of 2-means; EM stops when the mean log-likelihood changes by less than
+    `tol`; a last E-step gives the posteriors. These are the steps of scikit-learn's `GaussianMixture`, without its
+    random start. The defaults are FedRN's; their loose tolerance is a part of that method.
+
+    >>> split = LossMixture().fit([0.02, 0.05, 0.10, 0.07, 0.04, 1.8, 2.0, 2.2])
+    >>> (split.clean > 0.5).tolist(), split.means.round(4).tolist()
+    ([True, True, True, True, True, False, False, False], [0.0165, 0.9083])
+    """
+
+    reg_covar: Positive = 5e-4
+    tol: NonNegative = 1e-2
+    max_iter: Count = 100
+    normalise: bool = True
+
+    def fit(self, losses: ArrayLike) -> Split:
+        """The mixture of one client's losses."""
+        return self.fit_many([losses])[0]
+
+    def fit_many(self, clients: Sequence[ArrayLike]) -> list[Split]:
+        """The mixtures of many clients at once, each the same, bit for bit, as `fit` alone.
+
+        >>> one, two = LossMixture().fit_many([[0.1, 0.2, 2.0], [0.3, 0.3]])
+        >>> one.clean.round(3).tolist(), two.clean.tolist(), two.separated
+        ([1.0, 1.0, 0.0], [1.0, 1.0], False)
+        """
+        losses = [checked_losses(client, position) for position, client in enumerate(clients)]
+        # Equal losses would scale to 0/0, and one loss has no spread.
+        fitting = [i for i, values in enumerate(losses) if values.size > 1 and values.min() < values.max()]
+        splits = [all_clean(values) for values in losses]
+        if fitting:
+            for i, split in zip(fitting, self.expectation_maximisation([losses[i] for i in fitting]), strict=True):
+                splits[i] = split
+        return splits
+
+    def expectation_maximisation(self, losses: list[Floats]) -> list[Split]:
+        """EM on every client until each has converged; a converged client leaves the batch."""
+        lengths = np.array([values.size for values in losses], dtype=np.int64)
+        groups = Groups.of(lengths)
+        raw = np.concatenate(losses)
+        low, high = np.minimum.reduceat(raw, groups.starts), np.maximum.reduceat(raw, groups.starts)
+        values = groups.scaled(raw, low, high) if self.normalise else raw
+        state = maximise(values, two_means(values, groups), groups, self.reg_covar)
+        previous = np.full(lengths.size, -np.inf)
+        n_iter = np.zeros(lengths.size, dtype=np.int64)
+        converged = np.zeros(lengths.size, dtype=bool)
+        # Most clients need a handful of steps: the slow ones should not pay for the rest.
+        while (active := ~converged & (n_iter < self.max_iter)).any():
+            part, members = groups.select(active)
+            lower, bound = expect(values[members], state.select(active), part)
+            state = state.replaced(active, maximise(values[members], lower, part, self.reg_covar))
+            converged[active] = np.abs(bound - previous[active]) < self.tol
+            previous[active] = bound
+            n_iter[active] += 1
+        # EM may swap the components on the way; their meaning is fixed here, once.
+        state = state.smaller_mean_first()
+        clean, _ = expect(values, state, groups)
+        # Raw scores are judged on the scale that they would have had.
+        span = np.ones(lengths.size) if self.normalise else high - low
+        separated = state.means[:, 1] - state.means[:, 0] >= CLOSE * span
+        posteriors = np.split(clean, groups.starts[1:])
+        return [
+            Split(posteriors[i].copy(), *state.of(i), int(n_iter[i]), bool(converged[i]), bool(separated[i]))
+            for i in range(lengths.size)
+        ]
+
+
+class Groups(NamedTuple):
+    """Clients laid end to end in one flat array.
+
+    A sum over a client reads its own segment only, so its bits depend neither on the neighbours nor on any padding.
+    """
+
+    starts: Ints
+    lengths: Ints
+
+    @classmethod
+    def of(cls, lengths: Ints) -> Groups:
+        return cls(np.cumsum(lengths) - lengths, lengths)
+
+    def sum(self, values: Floats) -> Floats:
+        return np.asarray(np.add.reduceat(values, self.starts))
+
+    def mean(self, values: Floats) -> Floats:
+        return self.sum(values) / self.lengths
+
+    def spread(self, per_client: Floats) -> Floats:
+        """One value a client, repeated for each of its samples."""
+        return np.repeat(per_client, self.lengths)
+
+    def scaled(self, values: Floats, low: Floats, high: Floats) -> Floats:
+        return (values - self.spread(low)) / self.spread(high - low)
+
+    def select(self, active: Bools) -> tuple[Groups, Bools | slice]:
+        """The layout of the active clients alone, and which samples are theirs."""
+        if active.all():
+            return self, slice(None)
+        return Groups.of(self.lengths[active]), np.repeat(active, self.lengths)
+
+
+class Gaussians(NamedTuple):
+    """Two components a client: weights, means and variances, each (clients, 2)."""
+
+    weights: Floats
+    means: Floats
+    variances: Floats
+
+    def select(self, active: Bools) -> Gaussians:
+        return Gaussians(*(part[active] for part in self))
+
+    def of(self, client: int) -> tuple[Floats, Floats, Floats]:
+        return self.weights[client].copy(), self.means[client].copy(), self.variances[client].copy()
+
+    def replaced(self, active: Bools, new: Gaussians) -> Gaussians:
+        for part, values in zip(self, new, strict=True):
+            part[active] = values
+        return self
+
+    def smaller_mean_first(self) -> Gaussians:
+        order = np.argsort(self.means, axis=1, kind="stable")
+        return Gaussians(*(np.take_along_axis(part, order, axis=1) for part in self))
+
+
+def expect(values: Floats, state: Gaussians, groups: Groups) -> tuple[Floats, Floats]:
+    """Posterior of component 0 for every sample, and each client's mean log-likelihood.
+
+    >>> state = Gaussians(np.array([[0.6, 0.4]]), np.array([[0.1, 0.7]]), np.array([[0.01, 0.04]]))
+    >>> expect(np.array([0.1, 0.3, 0.4]), state, Groups.of(np.array([3])))[0].round(6).tolist()
+    [0.996311, 0.75, 0.093097]
+    """
+    log_joint = [log_density(values, state, component, groups) for component in (0, 1)]
+    gap = log_joint[1] - log_joint[0]
+    # exp of the negative distance never overflows; the same term serves the posterior and the log-likelihood.
+    ratio = np.exp(-np.abs(gap))
+    posterior = np.where(gap > 0, ratio, 1.0) / (1.0 + ratio)
+    return posterior, groups.mean(np.maximum(*log_joint) + np.log1p(ratio))
+
+
+def log_density(values: Floats, state: Gaussians, component: int, groups: Groups) -> Floats:
+    """log pi_c + log N(l; mu_c, s_c) for every sample."""
+    weight, mean, variance = (part[:, component] for part in state)
+    constant = np.log(weight) - 0.5 * (LOG_2PI + np.log(variance))
+    return groups.spread(constant) - (values - groups.spread(mean)) ** 2 * groups.spread(0.5 / variance)
+
+
+def maximise(values: Floats, lower: Floats, groups: Groups, reg_covar: float) -> Gaussians:
+    """Parameters from the posteriors of component 0."""
+    parts = [moments(values, posterior, groups, reg_covar) for posterior in (lower, 1.0 - lower)]
+    mass, means, variances = (np.stack(columns, axis=1) for columns in zip(*parts, strict=True))
+    return Gaussians(mass / mass.sum(axis=1, keepdims=True), means, variances)
+
+
+def moments(values: Floats, posterior: Floats, groups: Groups, reg_covar: float) -> tuple[Floats, Floats, Floats]:
+    """Mass, mean and variance of one component in every client."""
+    # A component that died keeps a mass to divide by, as in scikit-learn.
+    mass = groups.sum(posterior) + TINY
+    mean = groups.sum(posterior * values) / mass
+    variance = groups.sum(posterior * (values - groups.spread(mean)) ** 2) / mass + reg_covar
+    return mass, mean, variance
+
+
+def two_means(values: Floats, groups: Groups) -> Floats:
+    """Membership (1.0 or 0.0) of the lower group of 2-means, started at minimum and maximum, run to convergence."""
+    low, high = np.minimum.reduceat(values, groups.starts), np.maximum.reduceat(values, groups.starts)
+    lower = nearer_low(values, groups, low, high)
+    # The bound is far above what Lloyd's steps need; it rules out an endless swing between roundings.
+    for _ in range(1000):
+        count = groups.sum(lower.astype(np.float64))
+        low = groups.sum(np.where(lower, values, 0.0)) / np.maximum(count, 1.0)
+        high = groups.sum(np.where(lower, 0.0, values)) / np.maximum(groups.lengths - count, 1.0)
+        moved = nearer_low(values, groups, low, high)
+        if np.array_equal(moved, lower):
+            break
+        lower = moved
+    return lower.astype(np.float64)
+
+
+def nearer_low(values: Floats, groups: Groups, low: Floats, high: Floats) -> Bools:
+    """Which samples are at least as near to the lower centre as to the upper one."""
+    # Two differences, not a midpoint: between neighbouring floats a midpoint rounds onto one of them.
+    return np.asarray(values - groups.spread(low) <= groups.spread(high) - values)
+
+
+def all_clean(losses: Floats) -> Split:
+    """The answer where there is nothing to separate."""
+    mean = float(losses[0]) if losses.size else 0.0
+    return Split(np.ones(losses.size), np.array([1.0, 0.0]), np.full(2, mean), np.zeros(2), 0, True, False)
+
+
+def checked_losses(losses: ArrayLike, position: int) -> Floats:
+    """One client's losses as float64, or a refusal."""
+    values = np.asarray(losses, dtype=np.float64)
+    if values.ndim != 1:
+        raise DataError(broken("the losses of a client are one-dimensional", f"{values.shape} (client {position})"))
+    if not np.isfinite(values).all():
+        wrong = values[~np.isfinite(values)][0]
+        remedy = "Leave out the model that produced them."
+        raise DataError(broken("losses are finite", f"{wrong} (client {position})", remedy))
+    return values

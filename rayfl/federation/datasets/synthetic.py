@@ -1,0 +1,69 @@
+"""Datasets that need no files: scikit-learn's digits, and made-up images of any number and size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from rayfl.component import Count, Natural, NonNegative, component
+from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.datasets.files import Ints, Pixels, holdout
+
+DIGITS_TEST = 360
+# Part of the dataset: another seed would be another test set, and no longer comparable.
+_DIGITS_SEED = 1998
+_CHUNK_VALUES = 1 << 24
+
+
+@component
+class Digits:
+    """The 1,797 handwritten digits inside scikit-learn (8x8 grey; Alpaydin and Kaynak 1998), split once for all."""
+
+    def load(self, root: Path) -> Dataset:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        # The grey levels run from 0 to 16: stretched, so that 255 is white as in every other dataset.
+        x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
+        y = bunch.target.astype(np.int64)
+        train, test = holdout(y, DIGITS_TEST, np.random.default_rng(_DIGITS_SEED))
+        return Dataset("digits", Images(x[train], y[train]), Images(x[test], y[test]), tuple("0123456789"))
+
+
+@component
+class Blobs:
+    """Images that are one random pattern a class plus Gaussian noise of standard deviation `spread` (white is 1).
+
+    Classes are equally frequent up to one image. Small spreads are separable, large ones are not.
+    """
+
+    samples: Count = 1000
+    test_samples: Count = 200
+    classes: Count = 10
+    side: Count = 8
+    channels: Count = 1
+    spread: NonNegative = 0.15
+    seed: Natural = 0
+
+    def load(self, root: Path) -> Dataset:
+        rng = np.random.default_rng(self.seed)
+        pixels = self.side * self.side * self.channels
+        # Away from black and white, so that clipping hardly bends the noise.
+        patterns = rng.uniform(0.2, 0.8, (self.classes, pixels)).astype(np.float32)
+        train, test = (self.draw(patterns, count, rng) for count in (self.samples, self.test_samples))
+        return Dataset("blobs", train, test, tuple(f"class {c}" for c in range(self.classes)))
+
+    def draw(
+        self, patterns: np.ndarray[tuple[int, int], np.dtype[np.float32]], count: int, rng: np.random.Generator
+    ) -> Images:
+        labels: Ints = rng.permutation(np.arange(count) % self.classes)
+        out: Pixels = np.empty((count, patterns.shape[1]), dtype=np.uint8)
+        # In pieces, so that a million large images never exist as floats.
+        rows = max(1, _CHUNK_VALUES // patterns.shape[1])
+        for start in range(0, count, rows):
+            part = patterns[labels[start : start + rows]]
+            part += self.spread * rng.standard_normal(part.shape, dtype=np.float32)
+            part *= 255
+            out[start : start + rows] = np.clip(np.rint(part, out=part), 0, 255, out=part)
+        return Images(out.reshape(count, self.side, self.side, self.channels), labels)

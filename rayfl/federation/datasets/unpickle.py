@@ -1,0 +1,47 @@
+"""Pickles that hold arrays, lists and strings, read without running anything that a pickle could ask for."""
+
+from __future__ import annotations
+
+import codecs
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayfl.federation.datasets.files import damaged
+
+# The helper has moved between numpy's private modules; every array names the one of the installed version.
+_RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
+_ALLOWED: dict[str, Any] = {
+    "numpy.core.multiarray._reconstruct": _RECONSTRUCT,
+    "numpy._core.multiarray._reconstruct": _RECONSTRUCT,
+    "numpy.ndarray": np.ndarray,
+    "numpy.dtype": np.dtype,
+    # How protocol 2 spells bytes.
+    "_codecs.encode": codecs.encode,
+}
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Knows numpy arrays and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _ALLOWED.get(f"{module}.{name}")
+        if found is None:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return found
+
+
+def read_pickle(file: Path, dataset: str = "") -> dict[str, Any]:
+    """The mapping in a pickle of Python 2 or 3, with its keys as text."""
+    try:
+        with file.open("rb") as stream:
+            # Latin 1 maps every byte to one character: the strings of Python 2 survive, arrays come out as bytes.
+            found = ArrayUnpickler(stream, encoding="latin1").load()
+    # Damaged bytes can fail at any opcode, so with almost any exception.
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+        raise damaged(file, "a whole pickle of arrays and lists, and of nothing that runs", error, dataset) from error
+    if not isinstance(found, dict):
+        raise damaged(file, "a pickled mapping", type(found).__name__, dataset)
+    return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in found.items()}

@@ -1,0 +1,59 @@
+"""Mini-WebVision (Li et al. 2017; Jiang et al. 2018): the first 50 classes of WebVision 1.0's Google images, labelled
+by the search that found them, with the validation images of these classes as the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from rayfl.component import Count, component
+from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.datasets.files import Expected, OnDisk, damaged, need, verified
+from rayfl.federation.datasets.images import decode_all
+
+CLASSES = 50
+
+
+@component
+class WebVision(OnDisk):
+    """65,944 and 2,500 images, scaled and cut to squares of `side` pixels. About a fifth of the labels are wrong."""
+
+    side: Count = 32
+
+    folder: ClassVar[str] = "webvision"
+    form: ClassVar[str] = "info, google and val_images_256"
+    sourced: ClassVar[bool] = False
+    expected: ClassVar[tuple[Expected, Expected]] = (65944, (50,) * CLASSES)
+
+    def load(self, root: Path) -> Dataset:
+        listing = need(self, self.where(root), "train_filelist_google.txt")
+        base = listing.parent.parent
+        train = self.read(base, listing)
+        test = self.read(base / "val_images_256", need(self, listing.parent, "val_filelist.txt"))
+        return verified(self, base, train, test, titles(listing.parent / "synsets.txt"), self.expected)
+
+    def read(self, folder: Path, listing: Path) -> Images:
+        listed = [(name, label) for name, label in entries(listing, self.folder) if label < CLASSES]
+        pixels = decode_all([folder / name for name, _ in listed], 3, self.side)
+        return Images(pixels, np.array([label for _, label in listed], dtype=np.int64))
+
+
+def entries(listing: Path, dataset: str) -> Iterator[tuple[str, int]]:
+    """(file, label) of each line of a list."""
+    for row, line in enumerate(listing.read_text().splitlines()):
+        # From the right: names of files may contain blanks.
+        name, _, label = line.strip().rpartition(" ")
+        if not name or not label.isdecimal():
+            raise damaged(listing, "lines of file and label", f"line {row + 1}: {line!r}", dataset)
+        yield name, int(label)
+
+
+def titles(file: Path) -> tuple[str, ...]:
+    """The first name of each synset, or the class's number."""
+    # The names are a courtesy; the labels do not hang on them.
+    lines = file.read_text().splitlines()[:CLASSES] if file.is_file() else []
+    named = [line.partition(" ")[2].split(",")[0] for line in lines]
+    return tuple(named) if len(named) == CLASSES else tuple(str(c) for c in range(CLASSES))

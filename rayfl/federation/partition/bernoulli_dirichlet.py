@@ -1,0 +1,61 @@
+"""Bernoulli x Dirichlet: which classes a client may hold, then how much of each (Xu et al. 2022, FedCorr, Sec. 4.1)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rayfl.component import Natural, Positive, component
+from rayfl.errors import ConfigError, broken
+from rayfl.federation.partition.dealing import MOST_DRAWS, class_sizes, deal_counts, redrawn
+from rayfl.federation.views import Assignment, Ints, Pool
+
+
+@component
+class BernoulliDirichlet:
+    """Client k may hold class c with probability `phi`; a sample of c falls to each of its holders independently,
+    with probabilities ~ Dirichlet(alpha). A holder may still receive nothing of a class."""
+
+    phi: Annotated[float, Field(gt=0, le=1)] = 0.7
+    alpha: Positive = 5.0
+    min_size: Natural = 1
+
+    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
+        sizes = class_sizes(pool)
+
+        def draw() -> Ints:
+            holds = holders(pool.clients, pool.classes, self.phi, rng)
+            # independent draws for each sample, then a random deal, are multinomial counts, then the same deal
+            return np.stack([shared(mine, self.alpha, n, rng) for mine, n in zip(holds.T, sizes, strict=True)])
+
+        return Assignment(deal_counts(pool, redrawn(draw, pool, self.min_size), rng))
+
+
+def holders(clients: int, classes: int, phi: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """A table (clients, classes) of Bernoulli(phi) draws without an empty row or column: those are drawn again."""
+    holds = rng.random((clients, classes)) < phi
+    for _ in range(MOST_DRAWS):
+        rows, columns = ~holds.any(axis=1), ~holds.any(axis=0)
+        if not (rows.any() or columns.any()):
+            return holds
+        holds[rows] = rng.random((int(rows.sum()), classes)) < phi
+        # few clients may leave a class without a holder: its samples would be lost
+        holds[:, columns] = rng.random((clients, int(columns.sum()))) < phi
+    raise ConfigError(
+        broken(
+            f"partition.phi: {clients} clients each hold one of {classes} classes, and each class has a client",
+            f"none such in {MOST_DRAWS} draws with phi = {phi}",
+            "Raise phi",
+        )
+    )
+
+
+def shared(mine: NDArray[np.bool_], alpha: float, size: int, rng: np.random.Generator) -> Ints:
+    """How many of a class's `size` samples each client draws, of those marked in `mine`."""
+    counts = np.zeros(len(mine), np.int64)
+    # the others' probability is exactly 0, which a Dirichlet cannot express
+    counts[mine] = rng.multinomial(size, rng.dirichlet(np.full(int(mine.sum()), alpha)))
+    return counts

@@ -1,0 +1,28 @@
+"""Shards of label-sorted data (McMahan et al. 2017, arXiv:1602.05629)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rayfl.component import Count, component
+from rayfl.federation.partition.dealing import enough_samples, shuffled_by
+from rayfl.federation.views import UNUSED, Assignment, Pool
+
+
+@component
+class Shards:
+    """Sort by label (ties in seeded random order), cut into clients x `per_client` equal shards, deal them at random.
+
+    Samples beyond the last whole shard stay unused."""
+
+    per_client: Count = 2
+
+    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
+        enough_samples(pool, self.per_client)
+        shards = pool.clients * self.per_client
+        size = len(pool.labels) // shards
+        owner = np.full(len(pool.labels), UNUSED, np.int64)
+        # dealing whole shards keeps client ids and classes independent of each other
+        dealt = rng.permutation(np.repeat(np.arange(pool.clients), self.per_client))
+        owner[shuffled_by(pool.labels, rng)[: shards * size]] = np.repeat(dealt, size)
+        return Assignment(owner)

@@ -1,0 +1,178 @@
+"""Splits: which training samples the server holds, which are dealt out to clients, which stay unused.
+
+Every class is shuffled once. The server's sets are cut from the front of each class and the clients' share from its
+end, so that a larger public set contains the smaller one and, with `client_samples` fixed, leaves the clients' pool as
+it was. Sizes that are not whole per class are settled by the largest remainder, so totals are exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator
+
+from rayfl.component import Count, Fraction, component
+from rayfl.errors import ConfigError, broken
+from rayfl.federation import views
+from rayfl.federation.views import Ints
+
+
+class Role(IntEnum):
+    """What a sample is for when no client owns it; clients own by their ids, 0 and up."""
+
+    UNUSED = views.UNUSED
+    PUBLIC = -2
+    VALIDATION = -3
+    LABELLED = -4
+
+
+@component
+class Amount:
+    """How many samples, stratified: a share of the training set, a number per class, or a total.
+
+    Shares and totals keep the class proportions; `per_class` makes the classes equal.
+    """
+
+    fraction: Fraction | None = None
+    per_class: Count | None = None
+    total: Count | None = None
+
+    def __post_init__(self) -> None:
+        chosen = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if sum(value is not None for value in chosen.values()) != 1:
+            given = [name for name, value in chosen.items() if value is not None]
+            raise ValueError(broken(f"an amount is exactly one of {', '.join(chosen)}", given or "none of them"))
+
+    def counts(self, sizes: Ints) -> Ints:
+        """How many of each class, `sizes` being what there is."""
+        if self.per_class is not None:
+            return np.full(len(sizes), self.per_class, dtype=np.int64)
+        if self.total is not None:
+            return largest_remainder(self.total, sizes)
+        assert self.fraction is not None
+        return largest_remainder(round(self.fraction * int(sizes.sum())), sizes)
+
+
+@component
+class Cap(Amount):
+    """An `Amount` that may also be the first n rows in the order of the dataset's files."""
+
+    first: Count | None = None
+
+
+def spelled_out(short: object) -> object:
+    """A bare fraction such as `0.1` stands for `{fraction: 0.1}`."""
+    return {"fraction": short} if isinstance(short, float) else short
+
+
+Part = Annotated[Amount | None, BeforeValidator(spelled_out)]
+Limit = Annotated[Cap | None, BeforeValidator(spelled_out)]
+
+
+@component
+class SplitPlan:
+    """The server's sets and the caps of scaled-down runs; what nothing claims goes to the clients.
+
+    public          images for distillation, voting or scoring; methods that must not see its labels ignore them
+    validation      clean labels at the server
+    labelled        the server's own training data, with a noise of its own (`labelled_noise`)
+    client_samples  deal only this much to the clients and leave the rest unused
+    train_samples   cut the training set down first; fractions then refer to what is left
+    test_samples    cut the test set down
+    """
+
+    public: Part = None
+    validation: Part = None
+    labelled: Part = None
+    client_samples: Part = None
+    train_samples: Limit = None
+    test_samples: Limit = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Sorted, disjoint row numbers of a training set of `samples` rows; rows in none of them are unused."""
+
+    samples: int
+    pool: Ints
+    public: Ints
+    validation: Ints
+    labelled: Ints
+
+    def __post_init__(self) -> None:
+        claims = np.bincount(np.concatenate([self.pool, *self.server().values()]), minlength=self.samples)
+        assert len(claims) == self.samples, "a split names rows that the training set does not have"
+        assert not (claims > 1).any(), "a sample has two roles"
+
+    def server(self) -> dict[Role, Ints]:
+        """The server's sets by role."""
+        return {Role.PUBLIC: self.public, Role.VALIDATION: self.validation, Role.LABELLED: self.labelled}
+
+
+def split(labels: Ints, classes: Sequence[str], plan: SplitPlan, rng: np.random.Generator) -> Split:
+    """Cut the training set with these labels as planned."""
+    rows = cut_down(labels, classes, plan.train_samples, rng, "split.train_samples")
+    kept = labels[rows]
+    sizes = np.bincount(kept, minlength=len(classes))
+    place = places_in_class(kept, sizes, rng)
+    taken = np.zeros_like(sizes)
+    server: dict[str, NDArray[np.bool_]] = {}
+    for name in ("public", "validation", "labelled"):
+        start, taken = taken, taken + wanted(getattr(plan, name), sizes, sizes - taken, classes, f"split.{name}")
+        server[name] = (place >= start[kept]) & (place < taken[kept])
+    left = sizes - taken
+    if plan.client_samples is not None:
+        left = wanted(plan.client_samples, sizes, left, classes, "split.client_samples")
+    pool = place >= (sizes - left)[kept]
+    return Split(len(labels), rows[pool], **{name: rows[mask] for name, mask in server.items()})
+
+
+def cut_down(labels: Ints, classes: Sequence[str], cap: Cap | None, rng: np.random.Generator, where: str) -> Ints:
+    """The sorted rows that a cap leaves: all without one."""
+    if cap is None:
+        return np.arange(len(labels))
+    if cap.first is not None:
+        if cap.first > len(labels):
+            raise ConfigError(broken(f"{where}.first is at most the {len(labels)} samples there are", cap.first))
+        return np.arange(cap.first)
+    sizes = np.bincount(labels, minlength=len(classes))
+    counts = wanted(cap, sizes, sizes, classes, where)
+    return np.flatnonzero(places_in_class(labels, sizes, rng) < counts[labels])
+
+
+def wanted(amount: Amount | None, sizes: Ints, left: Ints, classes: Sequence[str], where: str) -> Ints:
+    """The counts per class that an amount asks for, or a refusal that names the class that cannot give them."""
+    if amount is None:
+        return np.zeros_like(sizes)
+    counts = amount.counts(sizes)
+    short = np.flatnonzero(counts > left)
+    if len(short):
+        worst = short[np.argmax(counts[short] - left[short])]
+        rule = f"{where} takes at most what is left of each class ({left[worst]} of class '{classes[worst]}')"
+        raise ConfigError(broken(rule, f"a need of {counts[worst]}", "Ask for less, or shrink the parts before it."))
+    return counts
+
+
+def places_in_class(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints:
+    """Shuffle every class: the place (0 .. size-1) of each sample among its own class."""
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    starts = np.cumsum(sizes) - sizes
+    place = np.empty(len(labels), dtype=np.int64)
+    place[by_class] = np.arange(len(labels)) - np.repeat(starts, sizes)
+    return place
+
+
+def largest_remainder(total: int, sizes: Ints) -> Ints:
+    """Apportion `total` in proportion to `sizes`: the floors, then one more to the largest remainders (Hamilton)."""
+    whole = max(int(sizes.sum()), 1)
+    counts, remainders = np.divmod(total * sizes, whole)
+    missing = total - int(counts.sum())
+    # A stable sort gives equal remainders to the lower class, on every machine.
+    counts[np.argsort(-remainders, kind="stable")[:missing]] += 1
+    return counts

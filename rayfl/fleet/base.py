@@ -1,0 +1,220 @@
+"""What every fleet does the same way: cohorts, streams, the table of client state, and the costs of a real system."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfl.errors import ConfigError, PhaseError, broken
+from rayfl.fleet.executor import Done, Holdings, Task, nbytes
+from rayfl.fleet.seam import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
+
+if TYPE_CHECKING:
+    from rayfl.learn.learner import Learner
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Random streams that depend on nothing but (seed, round, client)."""
+
+    seed: int
+
+    def __call__(self, t: int, client: ClientId) -> np.random.Generator:
+        key = np.array([self.seed, ((t + 1) << 32) + client + (1 << 31)], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that a place needs to run phases; it travels to the actors."""
+
+    make_learner: Callable[[], Learner]
+    streams: Streams
+    cohort: int
+    threads: int = 1
+
+
+@dataclass
+class Costs:
+    """What the real system would have sent and computed, since the last `take`."""
+
+    participants: int = 0
+    down: int = 0
+    up: int = 0
+    forward: int = 0
+    backward: int = 0
+    server_forward: int = 0
+    server_backward: int = 0
+
+    def take(self) -> dict[str, int]:
+        taken = asdict(self)
+        self.__init__()  # type: ignore[misc]
+        return taken
+
+
+class BaseFleet(Fleet):
+    """A fleet without a place: subclasses say how tasks are executed and where updates lie."""
+
+    def __init__(self, spec: Spec, holdings: Holdings) -> None:
+        self.spec = spec
+        self.sizes = np.diff(holdings.offsets)
+        self.clients: Sequence[ClientId] = [int(k) for k in np.flatnonzero(self.sizes)]
+        self.sets = {name: len(shard) for name, shard in holdings.sets.items()}
+        self.fingerprints = dict(holdings.fingerprints)
+        self.costs = Costs()
+        self.busy_seconds = 0.0
+        self.round = 0
+        self.diverged: list[ClientId] = []
+        self.table: dict[ClientId, dict[str, Ref]] = {}
+        self._logged: dict[str, float] = {}
+        self._numbers = itertools.count()
+
+    # -- what a method sees ------------------------------------------------------------------------------------
+
+    def size(self, client: ClientId) -> int:
+        return 0 if client < 0 else int(self.sizes[client])
+
+    def sample(self, t: int, among: Iterable[ClientId] | None = None) -> list[ClientId]:
+        pool = sorted(self.clients if among is None else among)
+        if not pool:
+            raise ConfigError(broken("a round needs at least one client to draw from", f"none in round {t}"))
+        drawn = self.rng(t, "cohort").choice(len(pool), size=min(self.spec.cohort, len(pool)), replace=False)
+        return sorted(pool[i] for i in drawn)
+
+    def map(
+        self,
+        phase: Phase,
+        clients: Iterable[ClientId],
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> Replies:
+        tasks = {client: self._task(client, each or {}) for client in sorted(set(clients))}
+        number = next(self._numbers)
+        done, stored = self.execute(number, phase, tasks, shared)
+        self.refuse_errors(done.values())
+        diverged = tuple(client for client, outcome in done.items() if not outcome.finite)
+        self.diverged += diverged
+        self._commit({client: stored[client] for client in done if client not in diverged}, done)
+        self._account(done.values(), tasks, shared)
+        alive = {client: outcome for client, outcome in done.items() if client not in diverged}
+        if tasks and not alive:
+            raise NobodyLeft(f"round {self.round}: every one of {len(tasks)} updates diverged")
+        replies = self.replies(number, phase, tasks, shared, alive)
+        replies.diverged = diverged
+        return replies
+
+    def serve(self, phase: Phase, **inputs: Any) -> Ref:
+        return self.map(phase, [SERVER], **inputs).mean({SERVER: 1.0})
+
+    def state(self, client: ClientId, key: str) -> Ref | None:
+        return self.table.get(client, {}).get(key)
+
+    def data(self, name: str) -> DataRef:
+        if name not in self.sets:
+            known = ", ".join(sorted(self.sets)) or "none"
+            raise ConfigError(broken(f"this federation has the named sets {known}", f"'{name}'", f"Set split.{name}."))
+        return DataRef(name)
+
+    def log(self, **metrics: float) -> None:
+        self._logged.update(metrics)
+
+    def rng(self, t: int, purpose: str) -> np.random.Generator:
+        return np.random.default_rng([self.spec.streams.seed, t, zlib.crc32(purpose.encode())])
+
+    # -- what the engine sees ----------------------------------------------------------------------------------
+
+    def take_logged(self) -> dict[str, float]:
+        logged, self._logged = self._logged, {}
+        return logged
+
+    def take_busy(self) -> float:
+        """Seconds that phases took, over all places."""
+        busy, self.busy_seconds = self.busy_seconds, 0.0
+        return busy
+
+    def take_diverged(self) -> list[ClientId]:
+        diverged, self.diverged = self.diverged, []
+        return diverged
+
+    # -- what a place provides ---------------------------------------------------------------------------------
+
+    def execute(
+        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
+        """Run all tasks; outcomes and handles of the stored state, by ascending client id."""
+        raise NotImplementedError
+
+    def replies(
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Mapping[ClientId, Task],
+        shared: Mapping[str, Any],
+        done: Mapping[ClientId, Done],
+    ) -> Replies:
+        raise NotImplementedError
+
+    def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
+        """Give every place the features of the training set (under `train`) and of the named sets."""
+        raise NotImplementedError
+
+    def lost(self, error: Exception) -> bool:
+        """Whether an error means that the place, not the method, failed."""
+        return False
+
+    def close(self) -> None:
+        """Release every process that this fleet started."""
+
+    # -- shared machinery --------------------------------------------------------------------------------------
+
+    def refuse_errors(self, done: Iterable[Done]) -> None:
+        """A phase that raised stops the run: nothing is aggregated from survivors."""
+        for outcome in done:
+            if outcome.error is not None:
+                who = "the server" if outcome.client < 0 else f"client {outcome.client}"
+                raise PhaseError(f"a phase raised on {who} in round {self.round}:\n{outcome.error.rstrip()}")
+
+    def account_server(self, done: Iterable[Done]) -> None:
+        for outcome in done:
+            self.costs.server_forward += outcome.forward
+            self.costs.server_backward += outcome.backward
+            self.busy_seconds += outcome.seconds
+
+    def _task(self, client: ClientId, each: Mapping[ClientId, Mapping[str, Any]]) -> Task:
+        if client >= len(self.sizes):
+            raise ConfigError(broken(f"clients have ids below {len(self.sizes)}", client))
+        return Task(client, self.round, dict(each.get(client, {})), dict(self.table.get(client, {})))
+
+    def _commit(self, stored: Mapping[ClientId, Any], done: Mapping[ClientId, Done]) -> None:
+        for client, handle in stored.items():
+            refs = {key: Ref(handle, key, size) for key, size in done[client].state_bytes.items()}
+            if refs:
+                self.table.setdefault(client, {}).update(refs)
+
+    def _account(self, done: Iterable[Done], tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]) -> None:
+        common = nbytes(shared, scalars=False)
+        outcomes = list(done)
+        self.account_server(outcome for outcome in outcomes if outcome.client < 0)
+        for outcome in outcomes:
+            if outcome.client < 0:
+                continue
+            self.costs.participants += 1
+            self.costs.down += common + nbytes(tasks[outcome.client].inputs, scalars=False)
+            self.costs.up += sum(outcome.update_bytes.values()) + nbytes(outcome.report)
+            self.costs.forward += outcome.forward
+            self.costs.backward += outcome.backward
+            self.busy_seconds += outcome.seconds
+
+
+def examined(fleet: BaseFleet, done: Iterable[Done]) -> dict[ClientId, Report]:
+    """The reports of an examination, charged to the server."""
+    outcomes = sorted(done, key=lambda outcome: outcome.client)
+    fleet.refuse_errors(outcomes)
+    fleet.account_server(outcomes)
+    return {outcome.client: outcome.report for outcome in outcomes}

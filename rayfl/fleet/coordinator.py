@@ -1,0 +1,198 @@
+"""The coordinator actor, and the driver's side of it: start it, follow it, start it again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rayfl.errors import RayflError, ResourceError, broken
+from rayfl.fleet.base import Spec
+from rayfl.fleet.executor import Holdings
+from rayfl.fleet.placement import Placement
+
+log = logging.getLogger("rayfl")
+
+DEATHS_WITHOUT_PROGRESS = 3
+GRACE_SECONDS = 2.5  # `ray job stop` kills three seconds after it asked
+
+
+class Run(Protocol):
+    """What the coordinator runs: the engine of one experiment."""
+
+    def run(self, fleet: Any, emit: Callable[[dict[str, Any]], object]) -> Any: ...
+
+    def save(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: with an outcome, or with an error that a person can read."""
+
+    outcome: Any = None
+    error: RayflError | None = None
+
+
+class Coordinator:
+    """Holds reports and references, runs the rounds. Its methods run in threads of their own."""
+
+    def __init__(self, run: Run, spec: Spec, holdings: Holdings, holdings_ref: list[Any], placement: Placement) -> None:
+        self.job, self.parts = run, (spec, holdings, holdings_ref[0], placement)
+        self.records: list[dict[str, Any]] = []
+        self.ended = False
+        self.news = threading.Condition()
+
+    def run(self) -> Ended:
+        """All rounds; returns when the run is over."""
+        from rayfl.fleet.ray_fleet import RayFleet
+
+        try:
+            fleet = RayFleet(*self.parts)
+            try:
+                return Ended(outcome=self.job.run(fleet, self._emit))
+            finally:
+                fleet.close()
+        except RayflError as error:
+            return Ended(error=error)
+        finally:
+            with self.news:
+                self.ended = True
+                self.news.notify_all()
+
+    def progress(self, seen: int) -> list[dict[str, Any]]:
+        """Blocks until there are more than `seen` records, or the run is over; the new ones."""
+        with self.news:
+            self.news.wait_for(lambda: len(self.records) > seen or self.ended)
+            return self.records[seen:]
+
+    def save(self) -> int:
+        """Checkpoint the last whole round now; its number."""
+        return self.job.save()
+
+    def _emit(self, record: dict[str, Any]) -> None:
+        with self.news:
+            self.records.append(record)
+            self.news.notify_all()
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """A connection to the cluster that is there, or a Ray of our own on this machine that ends with us."""
+    # Ray started by us listens on loopback alone; its own default on Linux is every interface.
+    own = address is None and "RAY_ADDRESS" not in os.environ
+    if own:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        if own:
+            ray.init(include_dashboard=False, logging_level=logging.WARNING)
+        else:
+            ray.init(address=address, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = address or os.environ.get("RAY_ADDRESS", "this machine")
+        raise ResourceError(f"no Ray could be reached or started at {where}: {error}") from error
+    try:
+        yield
+    finally:
+        # Only our own connection ends, and with it a Ray that it started; a cluster stays.
+        ray.shutdown()
+
+
+def placed(actors: int | str, cpus: float, gpus: float | None, device: str, cohort: int) -> Placement:
+    """A placement that the cluster can hold, or a ResourceError that says what is missing."""
+    import ray
+
+    total = ray.cluster_resources()
+    gpus_there = float(total.get("GPU", 0))
+    cuda = device == "cuda" or (device == "auto" and gpus_there > 0 and gpus != 0)
+    share = (0.25 if cuda else 0.0) if gpus is None else gpus
+    if (cuda or share) and gpus_there < max(share, 1e-9):
+        rule = f"device: {device} with {share} GPU an actor needs a GPU in the cluster"
+        raise ResourceError(broken(rule, f"{gpus_there:g} GPUs", "Set device: cpu and resources.gpus_per_client: 0."))
+    if cuda and share == 0:
+        raise ResourceError(broken("device: cuda needs resources.gpus_per_client above 0", share))
+    room = int(total.get("CPU", 0) // cpus)
+    if share:
+        room = min(room, int(gpus_there / share + 1e-9))
+    if room < 1 or (isinstance(actors, int) and actors > room):
+        rule = f"{actors} client actors of {cpus:g} CPU and {share:g} GPU must fit the cluster"
+        found = f"{total.get('CPU', 0):g} CPUs and {gpus_there:g} GPUs, room for {room}"
+        raise ResourceError(
+            broken(rule, found, "Lower resources.actors, resources.cpus_per_client or gpus_per_client.")
+        )
+    return Placement(min(room, cohort) if actors == "auto" else int(actors), cpus, share, cuda)
+
+
+def drive(run: Run, spec: Spec, holdings: Holdings, placement: Placement, emit: Callable[[dict[str, Any]], int]) -> Any:
+    """Run to the end. A coordinator that dies is started again and goes on from its last checkpoint.
+
+    `emit` answers how many rounds are known, which tells whether a restarted coordinator gets anywhere.
+    """
+    import ray
+    from ray.exceptions import RayActorError
+
+    stored = {"run": ray.put(run), "spec": spec, "holdings": ray.put(holdings)}
+    deaths, reached = 0, -1
+    while True:
+        actor = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=4, max_restarts=0)
+        coordinator = actor.remote(stored["run"], spec, stored["holdings"], [stored["holdings"]], placement)
+        progress = Following(coordinator, emit)
+        try:
+            ended: Ended = progress.follow()
+        except RayActorError as error:
+            deaths = deaths + 1 if progress.rounds <= reached else 1
+            reached = max(reached, progress.rounds)
+            if deaths >= DEATHS_WITHOUT_PROGRESS:
+                raise ResourceError(f"the coordinator died {deaths} times at round {reached}:\n{error}") from error
+            log.warning("the coordinator died after round %d and is started again", reached)
+            continue
+        except BaseException:
+            progress.save_quickly()
+            raise
+        finally:
+            ray.kill(coordinator)
+        if ended.error is not None:
+            raise ended.error
+        return ended.outcome
+
+
+class Following:
+    """One coordinator, followed by the driver."""
+
+    def __init__(self, coordinator: Any, emit: Callable[[dict[str, Any]], int]) -> None:
+        self.coordinator, self.emit = coordinator, emit
+        self.rounds = 0
+
+    def follow(self) -> Ended:
+        """Hand on every record as it comes, until the run is over."""
+        import ray
+
+        over, seen = self.coordinator.run.remote(), 0
+        news = self.coordinator.progress.remote(seen)
+        while True:
+            ray.wait([news], num_returns=1)
+            records = ray.get(news)
+            for record in records:
+                self.rounds = self.emit(record)
+            seen += len(records)
+            if not records:
+                ended: Ended = ray.get(over)
+                return ended
+            news = self.coordinator.progress.remote(seen)
+
+    def save_quickly(self) -> None:
+        """Ask for a checkpoint of the last whole round, within the time that a stopped job is given."""
+        import ray
+
+        try:
+            ray.get(self.coordinator.save.remote(), timeout=GRACE_SECONDS)
+        except Exception as error:
+            log.warning("no fresh checkpoint could be written (%s): the one before it stands", type(error).__name__)

@@ -1,0 +1,233 @@
+"""What happens at one place: clients are assembled, phases run, updates are kept and summed.
+
+The in-process fleet and every actor run this same code, which is why place cannot change a result.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfl.errors import broken
+from rayfl.fleet.exact import Grid, finish, partial_sum
+from rayfl.fleet.seam import REPORT_LIMIT, Client, ClientId, DataRef, Out, Phase, Ref, Report, Shard, Vector
+
+if TYPE_CHECKING:
+    from rayfl.learn.learner import Learner
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """The federation's arrays as every place holds them: client k owns x[order[offsets[k] : offsets[k + 1]]]."""
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64]
+    order: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sets: Mapping[str, Shard] = field(default_factory=dict)
+    client_labels: bool = True
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """A hash of each named set's rows, for what is cached about it."""
+
+    def size(self, client: ClientId) -> int:
+        return 0 if client < 0 else int(self.offsets[client + 1] - self.offsets[client])
+
+    def shard(self, client: ClientId) -> Shard:
+        """The server owns nothing here: its sets are named ones."""
+        rows = self.rows(client)
+        return Shard(frozen(self.x[rows]), frozen(self.y[rows]) if self.client_labels or client < 0 else None)
+
+    def rows(self, client: ClientId) -> NDArray[np.int64]:
+        """The rows of a client's samples in the training set."""
+        return self.order[:0] if client < 0 else self.order[self.offsets[client] : self.offsets[client + 1]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One client's part of a map: its round, its own inputs and its stored state."""
+
+    client: ClientId
+    t: int
+    inputs: Mapping[str, Any]
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What the fleet learns of one client's phase. `error` holds the traceback of one that raised."""
+
+    client: ClientId
+    report: Report = field(default_factory=dict)
+    state_bytes: Mapping[str, int] = field(default_factory=dict)
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    update_bytes: Mapping[str, int] = field(default_factory=dict)
+    forward: int = 0
+    backward: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def finite(self) -> bool:
+        return all(np.isfinite(peak) for peak in self.peaks.values())
+
+
+class Executor:
+    """One place: the data it can see, its learner, and the updates that it holds until they are freed."""
+
+    def __init__(
+        self, holdings: Holdings, learner: Learner, rng: Callable[[int, ClientId], np.random.Generator]
+    ) -> None:
+        self.holdings, self.learner, self.rng = holdings, learner, rng
+        self.updates: dict[tuple[int, ClientId], Mapping[str, Vector]] = {}
+        self.features: dict[str, NDArray[np.float32]] = {}
+
+    def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
+        """Take an encoder's view of the training set and of the named sets."""
+        self.features[name] = features["train"]
+        sets = {
+            known: replace(shard, features={**shard.features, name: frozen(features[known])})
+            if known in features
+            else shard
+            for known, shard in self.holdings.sets.items()
+        }
+        self.holdings = replace(self.holdings, sets=sets)
+
+    def run(
+        self, mapping: int, phase: Phase, tasks: Sequence[Task], shared: Mapping[str, Any]
+    ) -> Iterator[tuple[Done, Mapping[str, Any]]]:
+        """Each client's outcome and state, in the order of `tasks`; updates stay here under the map's number."""
+        inputs = {name: self.resolve(value) for name, value in shared.items()}
+        for task in tasks:
+            try:
+                done, out = self._visit(phase, task, inputs)
+            except Exception:
+                yield Done(task.client, error=traceback.format_exc()), {}
+                return
+            if out.update is not None:
+                self.updates[mapping, task.client] = named(out.update)
+            yield done, out.state
+
+    def _visit(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> tuple[Done, Out]:
+        started = time.perf_counter()
+        out = self._checked(phase(self._client(task), **inputs, **{k: self.resolve(v) for k, v in task.inputs.items()}))
+        update = {} if out.update is None else named(out.update)
+        forward, backward = self.learner.passes.take()
+        done = Done(
+            client=task.client,
+            report=out.report,
+            state_bytes={name: nbytes(value) for name, value in out.state.items()},
+            peaks={name: peak(vector) for name, vector in update.items()},
+            update_bytes={name: vector.nbytes for name, vector in update.items()},
+            forward=forward,
+            backward=backward,
+            seconds=time.perf_counter() - started,
+        )
+        return done, out
+
+    def _client(self, task: Task) -> Client:
+        shard = self.holdings.shard(task.client)
+        rng = self.rng(task.t, task.client)
+        self.learner.seed(rng)
+        rows = self.holdings.rows(task.client)
+        features = {name: frozen(values[rows]) for name, values in self.features.items()}
+        state = {key: frozen(value) for key, value in task.state.items()}
+        return Client(task.client, shard.x, shard.y, state, rng, self.learner, features)
+
+    def _checked(self, out: object) -> Out:
+        if not isinstance(out, Out):
+            raise TypeError(broken("a phase returns an Out(report, update, state)", type(out).__name__))
+        size = nbytes(out.report, private=True)
+        if size > REPORT_LIMIT:
+            raise ValueError(
+                broken(
+                    "a report stays under 1 MB",
+                    f"{size:,} bytes",
+                    "Put weights into update and what the client needs again into state.",
+                )
+            )
+        return out
+
+    def resolve(self, value: Any) -> Any:
+        """An input as a phase sees it: named sets looked up, arrays read-only, containers walked."""
+        if isinstance(value, DataRef):
+            return self.holdings.sets[value.handle]
+        if isinstance(value, Mapping):
+            return {key: self.resolve(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.resolve(item) for item in value)
+        return frozen(value)
+
+    def examine(
+        self, mapping: int, phase: Phase, clients: Sequence[ClientId], t: int, shared: Mapping[str, Any]
+    ) -> list[Done]:
+        """Run a server's phase on updates that lie here; the reports it leaves."""
+        inputs = {name: self.resolve(value) for name, value in shared.items()}
+        results = []
+        for client in clients:
+            task = Task(-1 - client, t, {"w": self.updates[mapping, client]["w"]}, {})
+            try:
+                done, _ = self._visit(phase, task, inputs)
+            except Exception:
+                done = Done(task.client, error=traceback.format_exc())
+            results.append(replace(done, client=client))
+        return results
+
+    def partial(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> NDArray[np.float64]:
+        return partial_sum({client: self.updates[mapping, client][key] for client in weights}, weights, grid)
+
+    def whole(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Vector:
+        """The finished mean, where every update lies at this one place."""
+        return finish([self.partial(mapping, key, weights, grid)], sum(weights.values()))
+
+    def single(self, mapping: int, key: str, client: ClientId) -> Vector:
+        return self.updates[mapping, client][key]
+
+    def free(self, mapping: int) -> None:
+        for held in [held for held in self.updates if held[0] == mapping]:
+            del self.updates[held]
+
+
+def named(update: Vector | Mapping[str, Vector]) -> Mapping[str, Vector]:
+    """An update as named vectors; a bare vector is called `w`."""
+    vectors = update if isinstance(update, Mapping) else {"w": update}
+    return {name: np.ascontiguousarray(vector, dtype=np.float32) for name, vector in vectors.items()}
+
+
+def peak(vector: Vector) -> float:
+    """The largest absolute value; not finite if any element is not."""
+    if not vector.size:
+        return 0.0
+    return float(max(abs(float(vector.max())), abs(float(vector.min()))))
+
+
+def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
+    """What a value costs on the wire: arrays and references by size, floats four bytes, text by length.
+
+    Integers are bookkeeping and names that begin with an underscore are the simulator's own: both are free.
+    """
+    if isinstance(value, Ref):
+        return value.nbytes
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    if isinstance(value, Mapping):
+        counted = [item for key, item in value.items() if private or not str(key).startswith("_")]
+        return sum(nbytes(item, scalars=scalars, private=private) for item in counted)
+    if isinstance(value, (list, tuple)):
+        return sum(nbytes(item, scalars=scalars, private=private) for item in value)
+    if isinstance(value, (str, bytes)):
+        return len(value) if scalars else 0
+    return 4 if scalars and isinstance(value, (float, np.floating)) else 0
+
+
+def frozen(value: Any) -> Any:
+    """An array as a view that cannot be written; anything else as it is."""
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        value = value.view()
+        value.flags.writeable = False
+    return value

@@ -1,0 +1,75 @@
+"""Which client runs where: longest first, in one call an actor, with a small tail for whoever is done early.
+
+Placement may use measured times because it cannot change a result.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+HEAD_SHARE = 0.8
+GRAIN_SECONDS = 0.02  # a call costs about a millisecond; handing out less work than this is waste
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How many actors there are, and what each is pinned to."""
+
+    actors: int
+    cpus: float = 1.0
+    gpus: float = 0.0
+    cuda: bool = False
+
+
+class Plan(Generic[T]):
+    """A cohort's tasks: a first list for each actor, then a tail in shrinking pieces."""
+
+    def __init__(self, tasks: Sequence[T], seconds: Callable[[T], float], actors: int) -> None:
+        self.seconds, self.actors = seconds, actors
+        ordered = sorted(tasks, key=seconds, reverse=True)
+        total = sum(map(seconds, ordered))
+        share = 1.0 if total <= GRAIN_SECONDS * actors else HEAD_SHARE
+        self.heads, rest = longest_first(ordered, seconds, actors, share * total)
+        self.tail = deque(rest)
+
+    def __bool__(self) -> bool:
+        return bool(self.heads or self.tail)
+
+    def next(self) -> list[T]:
+        """The next list of tasks for an idle actor."""
+        if self.heads:
+            return self.heads.pop(0)
+        remaining = sum(map(self.seconds, self.tail))
+        piece = max(remaining / (2 * self.actors), GRAIN_SECONDS)
+        taken: list[T] = []
+        while self.tail and (not taken or sum(map(self.seconds, taken)) + self.seconds(self.tail[0]) <= piece):
+            taken.append(self.tail.popleft())
+        return taken
+
+    def put_back(self, tasks: Sequence[T]) -> None:
+        """Tasks whose actor died."""
+        self.heads.append(list(tasks))
+
+
+def longest_first(
+    ordered: Sequence[T], seconds: Callable[[T], float], actors: int, budget: float
+) -> tuple[list[list[T]], list[T]]:
+    """Deal the longest tasks, up to `budget` seconds in all, each to the least loaded actor; the rest in order."""
+    loads = [(0.0, i) for i in range(actors)]
+    heads: list[list[T]] = [[] for _ in range(actors)]
+    dealt = 0.0
+    for position, task in enumerate(ordered):
+        # Every actor gets something before the budget counts.
+        if position >= actors and dealt + seconds(task) > budget * (1 + 1e-9):
+            return [head for head in heads if head], list(ordered[position:])
+        load, i = heapq.heappop(loads)
+        heads[i].append(task)
+        dealt += seconds(task)
+        heapq.heappush(loads, (load + seconds(task), i))
+    return [head for head in heads if head], []

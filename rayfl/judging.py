@@ -1,0 +1,145 @@
+"""What a run is worth: test metrics of its models, and the quality of its label decisions against the truth.
+
+Only the experiment knows the truth; no method and no phase can reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfl.config import Config
+from rayfl.estimate import label_precision, label_recall, mean_of_known, repair_quality
+from rayfl.federation.scenario import Scenario
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Out, Ref, Shard, State, Vector
+from rayfl.learn import metrics
+
+PART = 1024
+"""Test images of one task, rounded up to whole batches: parts, and so the order of sums, never depend on the actors."""
+
+
+def evaluate_part(client: Client, *, w: Vector, test: Shard, start: int, stop: int, classes: int) -> Out:
+    """Confusion matrix and summed loss on a part of the test set."""
+    from rayfl.learn.fit import outputs, sample_losses
+
+    truth = test.y[start:stop]  # type: ignore[index]
+    logits = outputs(client.learner, w, test.x[start:stop])
+    confusion = metrics.confusion_matrix(truth, logits.argmax(axis=1), classes)
+    return Out({"confusion": confusion.astype(np.int32), "loss": float(sample_losses(logits, truth).sum())})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One evaluation: metrics, and the confusion matrix over all models."""
+
+    metrics: Mapping[str, float]
+    confusion: NDArray[np.int64]
+
+
+class Judge:
+    """Evaluates models and label decisions of one run."""
+
+    def __init__(self, config: Config, scenario: Scenario, fleet: BaseFleet) -> None:
+        self.scenario, self.fleet = scenario, fleet
+        self.classes = len(scenario.classes)
+        self.last: Verdict | None = None
+        batch = config.evaluation.batch_size
+        step = batch * -(-PART // batch)
+        self.parts = [(start, min(start + step, fleet.sets["test"])) for start in range(0, fleet.sets["test"], step)]
+
+    def evaluate(self, method: Algorithm, state: State) -> Verdict:
+        """Test metrics of the global model, or of every client's own averaged over clients."""
+        models = self.models(method, state)
+        distinct = {id(ref.handle): ref for ref in models.values()}
+        judged = {which: self._confusion(ref) for which, ref in distinct.items()}
+        # The server tests: what that costs is no part of the federation's bill.
+        self.fleet.costs.take()
+        if not method.personal:
+            confusion, loss = next(iter(judged.values()))
+            self.last = Verdict(self._global_metrics(confusion, loss), confusion)
+        else:
+            self.last = self._personal({client: judged[id(ref.handle)] for client, ref in models.items()})
+        return self.last
+
+    def models(self, method: Algorithm, state: State) -> dict[ClientId | None, Ref]:
+        """The model of each client where they differ, else the one of all."""
+        if not method.personal:
+            return {None: method.model(state)}
+        return {client: method.model(state, client) for client in self.fleet.clients}
+
+    def _confusion(self, model: Ref) -> tuple[NDArray[np.int64], float]:
+        each = {SERVER - i: {"start": start, "stop": stop} for i, (start, stop) in enumerate(self.parts)}
+        test = self.fleet.data("test")
+        got = self.fleet.map(evaluate_part, each, each=each, w=model, test=test, classes=self.classes)
+        reports = [got[task] for task in sorted(got, reverse=True)]
+        confusion = total([report["confusion"] for report in reports])
+        return confusion, sum(report["loss"] for report in reports) / max(int(confusion.sum()), 1)
+
+    def _global_metrics(self, confusion: NDArray[np.int64], loss: float) -> dict[str, float]:
+        per_class = {
+            f"test/recall/{name}": r for name, r in zip(self.scenario.classes, metrics.recalls(confusion), strict=True)
+        }
+        return {**metrics.report(confusion, loss), **per_class}
+
+    def _personal(self, judged: Mapping[ClientId | None, tuple[NDArray[np.int64], float]]) -> Verdict:
+        """A client's score is its model's accuracy on test images of the classes that it is meant to learn."""
+        tasks = self.scenario.tasks
+        scores = [
+            metrics.accuracy(confusion, None if tasks is None or client is None else tasks[client])
+            for client, (confusion, _) in judged.items()
+        ]
+        confusion = total([confusion for confusion, _ in judged.values()])
+        loss = float(np.mean([loss for _, loss in judged.values()]))
+        own = {"test/accuracy": float(np.mean(scores)), "test/worst_client": float(np.min(scores)), "test/loss": loss}
+        return Verdict({**own, "test/macro_f1": metrics.macro_f1(confusion)}, confusion)
+
+    # -- against the truth -------------------------------------------------------------------------------------
+
+    def label_metrics(self, news: Mapping[ClientId, Mapping[str, Ref]]) -> dict[str, float]:
+        """Precision and recall of kept samples, and what relabelling did, for the clients whose decisions changed."""
+        if self.scenario.true is None:
+            return {}
+        kept = {client: self.fleet.get(entries["kept"]) for client, entries in news.items() if "kept" in entries}
+        labels = {client: self.fleet.get(entries["y"]) for client, entries in news.items() if "y" in entries}
+        return {**self._selection(kept), **self._repair(labels)}
+
+    def _selection(self, kept: Mapping[ClientId, NDArray[np.bool_]]) -> dict[str, float]:
+        """Averages over clients; a client's mask may have a row an epoch."""
+        pairs = [(client, row) for client, mask in sorted(kept.items()) for row in np.atleast_2d(mask)]
+        if not pairs:
+            return {}
+        precision = mean_of_known([label_precision(row, *self._labels(client), empty=0.0) for client, row in pairs])
+        recall = mean_of_known([label_recall(row, *self._labels(client)) for client, row in pairs])
+        share = float(np.mean([row.mean() for _, row in pairs]))
+        return {"labels/precision": precision.mean, "labels/recall": recall.mean, "labels/kept": share}
+
+    def _repair(self, labels: Mapping[ClientId, NDArray[np.int64]]) -> dict[str, float]:
+        if not labels:
+            return {}
+        clients = sorted(labels)
+        given, true = (
+            np.concatenate(parts) for parts in zip(*(self._labels(client) for client in clients), strict=True)
+        )
+        repair = repair_quality(given, np.concatenate([labels[client] for client in clients]), true)
+        return {
+            "labels/corrected": repair.corrected,
+            "labels/correction_accuracy": repair.accuracy,
+            "labels/right_before": repair.right_before,
+            "labels/right_after": repair.right_after,
+        }
+
+    def _labels(self, client: ClientId) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        assert self.scenario.true is not None
+        rows = self.scenario.shard(client)
+        return self.scenario.given[rows], self.scenario.true[rows]
+
+
+def total(parts: Sequence[NDArray[np.signedinteger[Any]]]) -> NDArray[np.int64]:
+    """The sum of equally shaped counts."""
+    summed: NDArray[np.int64] = np.stack(parts).sum(axis=0, dtype=np.int64)
+    return summed

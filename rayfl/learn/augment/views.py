@@ -1,0 +1,68 @@
+"""The two gentle views of semi-supervised and contrastive learning.
+
+Contrastive: the recipe of SimCLR (Chen et al., ICML 2020) with the strengths that CTRR (Yi et al., CVPR 2022) uses
+for 32x32 images. Weak: crop and flip, as in FixMatch (Sohn et al., NeurIPS 2020).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rayfl.component import Fraction, Natural, component
+from rayfl.learn.augment.base import apply_by_choice, check_colours, coins, laid_out_like, per_image, uniform
+from rayfl.learn.augment.colour import brightness, contrast, grey, hue, saturation
+from rayfl.learn.augment.crop import CropFlip
+from rayfl.learn.augment.resize import AreaRange, AspectRange, ResizeCrop
+
+
+@component
+class Contrastive:
+    """Resized crop, flip, colour jitter, greyscale. Call it twice for two views of the same images.
+
+    Jitter applies its four changes in an order that each image draws for itself, without rounding in between.
+    """
+
+    scale: AreaRange = (0.2, 1.0)
+    ratio: AspectRange = (3 / 4, 4 / 3)
+    flip: Fraction = 0.5
+    jitter: Fraction = 0.8
+    brightness: Fraction = 0.4
+    contrast: Fraction = 0.4
+    saturation: Fraction = 0.4
+    hue: Fraction = 0.1
+    greyscale: Fraction = 0.2
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        check_colours("contrastive", x)
+        out = ResizeCrop(scale=self.scale, ratio=self.ratio, flip=self.flip)(x, generator)
+        chosen = coins(len(x), generator, self.jitter).nonzero()[:, 0].to(x.device)
+        strengths = (self.brightness, self.contrast, self.saturation, self.hue)
+        out = out.index_copy(0, chosen, jittered(out[chosen], strengths, generator))
+        greyed = per_image(coins(len(x), generator, self.greyscale), x)
+        return laid_out_like(torch.where(greyed, grey(out), out), x)
+
+
+@component
+class Weak:
+    """Crop out of the reflected image and flip; `ctrr` replaces the crop by the resized crop of CTRR's code."""
+
+    padding: Natural = 4
+    flip: Fraction = 0.5
+    ctrr: bool = False
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        if self.ctrr:
+            return ResizeCrop(flip=self.flip)(x, generator)
+        return CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(x, generator)
+
+
+def jittered(x: Tensor, strengths: tuple[float, float, float, float], generator: torch.Generator) -> Tensor:
+    """Brightness, contrast, saturation and hue by random amounts, in a random order for each image."""
+    n = len(x)
+    *factors, turn = (uniform(n, generator, -strength, strength) for strength in strengths)
+    amounts = [*(1 + factor for factor in factors), turn]
+    order = torch.rand(n, len(amounts), generator=generator, device=generator.device).argsort(1)
+    for choice in order.unbind(1):
+        x = apply_by_choice(x, choice, amounts, (brightness, contrast, saturation, hue))
+    return x

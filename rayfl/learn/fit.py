@@ -1,0 +1,148 @@
+"""The training loop and the passes without gradients, written once for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rayfl.learn.learner import Learner
+from rayfl.learn.optimisers import optimiser
+from rayfl.learn.resident import Resident, Vector
+from rayfl.learn.training import LocalTraining
+
+
+class Trainee(Protocol):
+    """What the loop needs of a client."""
+
+    @property
+    def x(self) -> NDArray[np.uint8]: ...
+    @property
+    def labels(self) -> NDArray[np.int64] | None: ...
+    @property
+    def y(self) -> NDArray[np.int64]: ...
+    @property
+    def rng(self) -> np.random.Generator: ...
+    @property
+    def learner(self) -> Learner: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One mini-batch: network input, labels, raw pixels, and the positions of its samples in the shard."""
+
+    x: Tensor
+    y: Tensor
+    pixels: Tensor
+    index: NDArray[np.int64]
+    generator: torch.Generator
+
+
+Loss = Callable[[nn.Module, Batch], Tensor]
+Adjust = Callable[[Tensor, Tensor], object]
+"""Changes the flat gradient in place, given (parameters, gradient)."""
+
+
+def cross_entropy(net: nn.Module, batch: Batch) -> Tensor:
+    """Mean cross-entropy with the labels of the batch."""
+    return functional.cross_entropy(net(batch.x), batch.y)
+
+
+def fit(
+    client: Trainee,
+    weights: Vector,
+    *,
+    loss: Loss = cross_entropy,
+    adjust: Adjust | None = None,
+    keep: NDArray[np.bool_] | None = None,
+    training: LocalTraining | None = None,
+    after_step: Callable[[Resident], object] | None = None,
+) -> Vector:
+    """Train from `weights` on the client's data (the kept samples of it) and return the new weights."""
+    settings = training or client.learner.training
+    resident = client.learner.resident(weights)
+    resident.net.train()
+    update = optimiser(resident, settings)
+    for batch in batches(client, settings, keep):
+        resident.gradient.zero_()
+        loss(resident.net, batch).backward()  # type: ignore[no-untyped-call]
+        if adjust is not None:
+            adjust(resident.parameters, resident.gradient)
+        update.step()
+        client.learner.passes.backward += len(batch.index)
+        if after_step is not None:
+            after_step(resident)
+    return resident.dump()
+
+
+def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | None = None) -> Iterator[Batch]:
+    """The mini-batches of one visit, shuffled and augmented by the client's own stream."""
+    learner = client.learner
+    pixels = learner.pixels(client.x)
+    labels = torch.from_numpy(np.array(client.y if client.labels is not None else np.zeros(len(client.x), np.int64)))
+    labels = labels.to(learner.device)
+    generator = torch.Generator().manual_seed(int(client.rng.integers(1 << 62)))
+    learner.probe(client.x)
+    for index in visits(len(client.x), settings, client.rng, learner.smallest_batch, keep):
+        chosen = torch.from_numpy(index).to(learner.device)
+        raw = pixels[chosen]
+        x = learner.normalise(settings.augment(raw, generator))
+        learner.passes.forward += len(index)
+        yield Batch(x, labels[chosen], raw, index, generator)
+
+
+def visits(
+    size: int, settings: LocalTraining, rng: np.random.Generator, smallest: int, keep: NDArray[np.bool_] | None
+) -> Iterator[NDArray[np.int64]]:
+    """Positions of every mini-batch: whole epochs, or as many steps as the settings say."""
+    pool = np.arange(size) if keep is None else np.flatnonzero(keep)
+    least = settings.batch_size if settings.drop_last else smallest
+    if len(pool) < least:
+        return
+    done, epoch = 0, 0
+    while settings.steps is not None or epoch < settings.epochs:
+        order = rng.permutation(pool)
+        for start in range(0, len(order), settings.batch_size):
+            index = order[start : start + settings.batch_size]
+            if len(index) < least:
+                continue
+            if done == settings.steps:
+                return
+            done += 1
+            yield index
+        epoch += 1
+
+
+@torch.no_grad()
+def outputs(
+    learner: Learner,
+    weights: Vector | None,
+    x: NDArray[np.uint8],
+    read: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    name: str = "first",
+) -> NDArray[np.float32]:
+    """What the network answers, in evaluation mode and in the order of `x`: logits, or whatever `read` takes from it.
+
+    Batches are of a fixed size in a fixed order, so that networks with batch statistics answer the same anywhere.
+    """
+    net = learner.resident(weights, name).net.eval()
+    parts = []
+    for start in range(0, len(x), learner.evaluation_batch):
+        part = learner.normalise(learner.pixels(x[start : start + learner.evaluation_batch]))
+        parts.append((net(part) if read is None else read(net, part)).float().cpu().numpy())
+    learner.passes.forward += len(x)
+    return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
+
+
+def sample_losses(logits: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cross-entropy of every sample, in float64."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y]
+    return losses

@@ -1,0 +1,101 @@
+"""What an actor keeps between clients: the resident networks, the device, and how pixels become network input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rayfl.learn.resident import Resident
+from rayfl.learn.training import LocalTraining, Normalisation
+
+T = TypeVar("T")
+
+
+@dataclass
+class Passes:
+    """Sample passes through a network since the last `take`."""
+
+    forward: int = 0
+    backward: int = 0
+
+    def take(self) -> tuple[int, int]:
+        taken = (self.forward, self.backward)
+        self.forward = self.backward = 0
+        return taken
+
+
+class Learner:
+    """One place that trains: a first resident network, further copies on demand, and the run's local settings."""
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        training: LocalTraining,
+        normalisation: Normalisation,
+        device: str = "cpu",
+        evaluation_batch: int = 256,
+    ) -> None:
+        self.build, self.training, self.evaluation_batch = build, training, evaluation_batch
+        self.device = torch.device(device)
+        self.passes = Passes()
+        self._residents: dict[str, Resident] = {}
+        self._kept: dict[str, Any] = {}
+        self._scale, self._shift = affine(normalisation, self.device)
+        self._smallest: int | None = None
+
+    def resident(self, weights: NDArray[np.float32] | None = None, name: str = "first") -> Resident:
+        """The resident network of this name (made on first use), with these weights if given."""
+        if name not in self._residents:
+            self._residents[name] = Resident(self.build(), self.device)
+        found = self._residents[name]
+        return found if weights is None else found.load(weights)
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """Anything else that a place wants to keep between clients, made on first use."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return cast(T, self._kept[name])
+
+    def pixels(self, x: NDArray[np.uint8]) -> Tensor:
+        """Raw images on the device: uint8, (N, C, H, W), channels-last in memory."""
+        return torch.from_numpy(np.array(x, copy=not x.flags.writeable)).to(self.device).permute(0, 3, 1, 2)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Raw pixels (0 .. 255, any type) as network input."""
+        return torch.addcmul(self._shift, pixels.to(torch.float32), self._scale)
+
+    def seed(self, rng: np.random.Generator) -> None:
+        """Bind torch's own draws (dropout) to a client's stream."""
+        torch.manual_seed(int(rng.integers(1 << 62)))
+
+    @property
+    def smallest_batch(self) -> int:
+        """2 where the network cannot train on one sample (BatchNorm over a single value), else 1."""
+        if self._smallest is None:
+            raise RuntimeError("smallest_batch is known after `probe`")
+        return self._smallest
+
+    def probe(self, x: NDArray[np.uint8]) -> None:
+        """Find out, once, whether one sample makes a training batch."""
+        if self._smallest is not None:
+            return
+        net = self.build().to(self.device).train()
+        try:
+            with torch.no_grad():
+                net(self.normalise(self.pixels(x[:1])))
+            self._smallest = 1
+        except ValueError:
+            self._smallest = 2
+
+
+def affine(normalisation: Normalisation, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Scale and shift that turn 0 .. 255 into (pixel / 255 - mean) / std."""
+    mean = torch.tensor(normalisation.mean, dtype=torch.float32, device=device).view(1, -1, 1, 1)
+    std = torch.tensor(normalisation.std, dtype=torch.float32, device=device).view(1, -1, 1, 1)
+    return 1 / (255 * std), -mean / std

@@ -1,0 +1,40 @@
+"""Test metrics from one confusion matrix (rows are the truth)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Confusion = NDArray[np.int64]
+
+
+def confusion_matrix(truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> Confusion:
+    """How often each true class was called each class."""
+    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+
+
+def accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> float:
+    """The share of right answers, over the samples of some classes if given; the argmax stays over all classes."""
+    rows = np.arange(len(confusion)) if classes is None else np.asarray(classes)
+    total = confusion[rows].sum()
+    return float(confusion[rows, rows].sum() / total) if total else float("nan")
+
+
+def recalls(confusion: Confusion) -> NDArray[np.float64]:
+    """Per class the share of its samples that was found; nan for a class without samples."""
+    totals = confusion.sum(axis=1)
+    return np.where(totals > 0, np.diag(confusion) / np.maximum(totals, 1), np.nan)
+
+
+def macro_f1(confusion: Confusion) -> float:
+    """The mean over all classes of 2 TP / (2 TP + FP + FN); a class that never occurs counts as 0."""
+    hits = np.diag(confusion)
+    either = confusion.sum(axis=0) + confusion.sum(axis=1)
+    return float(np.mean(np.where(either > 0, 2 * hits / np.maximum(either, 1), 0.0)))
+
+
+def report(confusion: Confusion, loss: float) -> Mapping[str, float]:
+    """What every evaluation reports."""
+    return {"test/accuracy": accuracy(confusion), "test/loss": loss, "test/macro_f1": macro_f1(confusion)}

@@ -1,0 +1,88 @@
+"""A network that stays in memory and takes its weights from, and gives them back to, one flat vector.
+
+Parameters come first, floating-point buffers (BatchNorm statistics) behind them, both in the order of the module;
+integer counters are left out. Four-dimensional weights lie as (out, height, width, in), the layout in which CPUs and
+GPUs convolve fastest, so the vector has one meaning on every device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Vector = NDArray[np.float32]
+
+
+class Resident:
+    """A module whose parameters, gradients and float buffers are views into flat tensors."""
+
+    def __init__(self, net: nn.Module, device: torch.device) -> None:
+        self.net = net.to(device)
+        tensors = list(net.parameters())
+        buffers = [name for name, buffer in net.named_buffers() if buffer.is_floating_point()]
+        self.n_parameters = sum(tensor.numel() for tensor in tensors)
+        total = self.n_parameters + sum(net.get_buffer(name).numel() for name in buffers)
+        self.flat = torch.empty(total, dtype=torch.float32, device=device)
+        self.gradient = torch.zeros(self.n_parameters, dtype=torch.float32, device=device)
+        end = self._adopt_parameters(tensors)
+        self._adopt_buffers(buffers, end)
+
+    def _adopt_parameters(self, tensors: list[nn.Parameter]) -> int:
+        start = 0
+        for parameter in tensors:
+            stop = start + parameter.numel()
+            parameter.data = settle(self.flat[start:stop], parameter.data)
+            if parameter.requires_grad:
+                parameter.grad = shaped(self.gradient[start:stop], parameter.data)
+            start = stop
+        return start
+
+    def _adopt_buffers(self, names: list[str], start: int) -> None:
+        for name in names:
+            owner = self.net.get_submodule(name.rpartition(".")[0])
+            buffer = self.net.get_buffer(name)
+            stop = start + buffer.numel()
+            owner._buffers[name.rpartition(".")[2]] = settle(self.flat[start:stop], buffer)
+            start = stop
+
+    @property
+    def parameters(self) -> Tensor:
+        """The trainable part of the flat vector, as a view."""
+        return self.flat[: self.n_parameters]
+
+    def load(self, weights: Vector) -> Resident:
+        """Take these weights, in place."""
+        self.flat.copy_(torch.from_numpy(np.array(weights, dtype=np.float32, copy=not weights.flags.writeable)))
+        return self
+
+    def dump(self) -> Vector:
+        """A copy of the weights."""
+        return np.array(self.flat.detach().cpu().numpy(), copy=True)
+
+    def span(self, module: nn.Module) -> list[slice]:
+        """Where the parameters of a submodule lie in the flat vector."""
+        wanted = {id(parameter) for parameter in module.parameters()}
+        spans, start = [], 0
+        for parameter in self.net.parameters():
+            stop = start + parameter.numel()
+            if id(parameter) in wanted:
+                spans.append(slice(start, stop))
+            start = stop
+        return spans
+
+
+def shaped(flat: Tensor, like: Tensor) -> Tensor:
+    """A view of `flat` with the shape of `like`; convolution kernels channels-last."""
+    if like.dim() == 4:
+        out, inner, height, width = like.shape
+        return flat.view(out, height, width, inner).permute(0, 3, 1, 2)
+    return flat.view(like.shape)
+
+
+def settle(flat: Tensor, tensor: Tensor) -> Tensor:
+    """Move a tensor's values into `flat` and return the view that replaces it."""
+    view = shaped(flat, tensor)
+    view.copy_(tensor.detach())
+    return view

