@@ -8,6 +8,19 @@ from rayfl.fleet.seam import Algorithm
 METHODS: Registry[Algorithm] = Registry(
     "method",
     {
+        "fb_nll": "rayfl.algorithms.fb_nll:FbNll",
+        "fb_nll_minus": "rayfl.algorithms.fb_nll:FbNllMinus",
         "fedavg": "rayfl.algorithms.fedavg:FedAvg",
+        "fedcr": "rayfl.algorithms.fedcr:FedCR",
+        "fedcr_fedema": "rayfl.algorithms.fedcr_fedema:FedCRFedEma",
+        "fedds": "rayfl.algorithms.fedds:FedDS",
+        "fedprox": "rayfl.algorithms.fedprox:FedProx",
+        "fedrn": "rayfl.algorithms.fedrn:FedRN",
+        "local_k_similarity": "rayfl.algorithms.local_k_similarity:LocalKSimilarity",
+        "moon": "rayfl.algorithms.moon:Moon",
+        "oracle": "rayfl.algorithms.oracle:Oracle",
+        "scaffold": "rayfl.algorithms.scaffold:Scaffold",
+        "server_sl": "rayfl.algorithms.server_sl:ServerSL",
+        "single_global": "rayfl.algorithms.single_global:SingleGlobal",
     },
 )

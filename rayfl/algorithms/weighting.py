@@ -35,6 +35,7 @@ WEIGHTINGS: Registry[Weighting] = Registry(
     "weighting",
     {
         "size": "rayfl.algorithms.weighting:BySize",
+        "dawid_skene": "rayfl.algorithms.dawid_skene:DawidSkeneWeighting",
         "equal": "rayfl.algorithms.weighting:Equal",
     },
 )

@@ -62,18 +62,16 @@ def laid_out_like(out: Tensor, x: Tensor) -> Tensor:
     return out.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
-def apply_by_choice(x: Tensor, choice: Tensor, amounts: Sequence[Tensor], operations: Sequence[Operation]) -> Tensor:
-    """Give image i the operation `choice[i]` by `amounts[choice[i]][i]`: one call for all images that share it."""
-    order = torch.argsort(choice, stable=True)
-    sizes = torch.bincount(choice, minlength=len(operations)).tolist()
-    members = torch.split(order, sizes)
-    groups = torch.split(x[order.to(x.device)], sizes)
-    done = [
-        operation(group, amount[member].to(x.device))
-        for operation, amount, member, group in zip(operations, amounts, members, groups, strict=True)
-        if len(member)
-    ]
-    return torch.cat(done)[torch.argsort(order).to(x.device)] if done else x
+def apply_by_choice_(x: Tensor, choice: Tensor, amounts: Sequence[Tensor], operations: Sequence[Operation]) -> None:
+    """Replace image i by operation `choice[i]` of it, by `amounts[choice[i]][i]`; -1 leaves it.
+
+    All images that share an operation share one call.
+    """
+    for number, (operation, amount) in enumerate(zip(operations, amounts, strict=True)):
+        members = (choice == number).nonzero()[:, 0]
+        if len(members):
+            there = members.to(x.device)
+            x.index_copy_(0, there, operation(x[there], amount[members].to(x.device)))
 
 
 def check_batch(name: str, x: Tensor) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from rayfl.component import Fraction, Natural, component
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.augment import colour
-from rayfl.learn.augment.base import Operation, apply_by_choice, check_colours, coins, integers, laid_out_like
+from rayfl.learn.augment.base import Operation, apply_by_choice_, check_colours, coins, integers, laid_out_like
 from rayfl.learn.augment.crop import CropFlip
 
 TOP = 30
@@ -50,20 +50,21 @@ class Strong:
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_colours("strong", x)
         # equalising and posterising are defined on 256 levels
-        out = x if x.dtype == torch.uint8 else x.round().to(torch.uint8)
+        out = (x if x.dtype == torch.uint8 else x.round().to(torch.uint8)).contiguous()
         out = CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(out, generator)
+        out = out.clone() if out.data_ptr() == x.data_ptr() else out
         for _ in range(self.n):
-            out = random_operation(out, self.m if self.least is None else self.least, self.m, generator)
+            random_operation_(out, self.m if self.least is None else self.least, self.m, generator)
         return laid_out_like(random_cutout(out, self.cutout, generator).float(), x)
 
 
-def random_operation(x: Tensor, least: int, most: int, generator: torch.Generator) -> Tensor:
-    """One of the operations for each image, at a magnitude in {least, ..., most} and with a random sign."""
+def random_operation_(x: Tensor, least: int, most: int, generator: torch.Generator) -> None:
+    """Apply one of the operations to each image, at a magnitude in {least, ..., most} and with a random sign."""
     choice = integers(len(x), generator, len(OPERATIONS))
     strength = (least + integers(len(x), generator, most - least + 1)) / TOP
     signed = torch.where(coins(len(x), generator, 0.5), strength, -strength)
     amounts = [signed if name in SIGNED else strength for name in OPERATIONS]
-    return apply_by_choice(x, choice, amounts, tuple(OPERATIONS.values()))
+    apply_by_choice_(x, choice, amounts, tuple(OPERATIONS.values()))
 
 
 def random_cutout(x: Tensor, side: int, generator: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rayfl.component import Fraction, Natural, component
-from rayfl.learn.augment.base import apply_by_choice, check_colours, coins, laid_out_like, per_image, uniform
+from rayfl.learn.augment.base import apply_by_choice_, check_colours, coins, laid_out_like, per_image, uniform
 from rayfl.learn.augment.colour import brightness, contrast, grey, hue, saturation
 from rayfl.learn.augment.crop import CropFlip
 from rayfl.learn.augment.resize import AreaRange, AspectRange, ResizeCrop
@@ -35,10 +35,10 @@ class Contrastive:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_colours("contrastive", x)
-        out = ResizeCrop(scale=self.scale, ratio=self.ratio, flip=self.flip)(x, generator)
-        chosen = coins(len(x), generator, self.jitter).nonzero()[:, 0].to(x.device)
-        strengths = (self.brightness, self.contrast, self.saturation, self.hue)
-        out = out.index_copy(0, chosen, jittered(out[chosen], strengths, generator))
+        # colours are cheaper while each channel lies in one piece
+        out = ResizeCrop(scale=self.scale, ratio=self.ratio, flip=self.flip)(x.contiguous(), generator)
+        chosen = coins(len(x), generator, self.jitter)
+        jitter_(out, chosen, (self.brightness, self.contrast, self.saturation, self.hue), generator)
         greyed = per_image(coins(len(x), generator, self.greyscale), x)
         return laid_out_like(torch.where(greyed, grey(out), out), x)
 
@@ -57,12 +57,12 @@ class Weak:
         return CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(x, generator)
 
 
-def jittered(x: Tensor, strengths: tuple[float, float, float, float], generator: torch.Generator) -> Tensor:
-    """Brightness, contrast, saturation and hue by random amounts, in a random order for each image."""
-    n = len(x)
-    *factors, turn = (uniform(n, generator, -strength, strength) for strength in strengths)
+def jitter_(
+    x: Tensor, chosen: Tensor, strengths: tuple[float, float, float, float], generator: torch.Generator
+) -> None:
+    """Change brightness, contrast, saturation and hue of the chosen images by random amounts in random orders."""
+    *factors, turn = (uniform(len(x), generator, -strength, strength) for strength in strengths)
     amounts = [*(1 + factor for factor in factors), turn]
-    order = torch.rand(n, len(amounts), generator=generator, device=generator.device).argsort(1)
-    for choice in order.unbind(1):
-        x = apply_by_choice(x, choice, amounts, (brightness, contrast, saturation, hue))
-    return x
+    order = torch.rand(len(x), len(amounts), generator=generator, device=generator.device).argsort(1)
+    for choice in order.masked_fill(~chosen[:, None], -1).unbind(1):
+        apply_by_choice_(x, choice, amounts, (brightness, contrast, saturation, hue))

@@ -1,0 +1,136 @@
+"""The parts of the conformance table: what a row says, and how a toy federation is run in several places."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayfl.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
+from rayfl.config import Config, merge, validated
+from rayfl.engine import Engine, Outcome, Record
+from rayfl.federation.scenario import open_federation
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.executor import Done, Task
+from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.placement import Placement
+from rayfl.fleet.ray_fleet import RayFleet
+from rayfl.fleet.seam import ClientId, Phase
+
+TOY: Mapping[str, Any] = {
+    "data": {"name": "blobs", "samples": 360, "test_samples": 120, "classes": 4, "side": 8, "spread": 0.2},
+    "clients": 6,
+    "partition": "iid",
+    "noise": {"name": "symmetric", "rate": {"name": "ramp", "min": 0.0, "max": 0.6}},
+    "model": {"name": "mlp", "hidden": [16]},
+    "training": {"rounds": 6, "clients_per_round": 4, "epochs": 2, "batch_size": 16, "lr": 0.2, "momentum": 0.5},
+    "fleet": "inline",
+    "checkpoint": {"min_seconds": 0},
+    "tracking": {"enabled": False},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method (or variant) of the table.
+
+    method    its settings, as in a configuration
+    config    what else of the toy configuration it needs (sets, partition, network, rounds ...)
+    floor     test accuracy that it must pass on the toy federation, under label noise
+    neutral   settings that must give the same bits as `same_as`
+    refused   overrides of `method` that must be refused, each with a part of the message
+    """
+
+    name: str
+    method: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    floor: float = 0.8
+    neutral: Mapping[str, Any] | None = None
+    same_as: Mapping[str, Any] | None = None
+    refused: Sequence[tuple[Mapping[str, Any], str]] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def toy_config(row: Row, output: Path, method: Mapping[str, Any] | None = None, **more: Any) -> Config:
+    """The toy configuration of a row."""
+    settings = merge(merge(TOY, row.config), {"method": dict(method or row.method), "output": str(output), **more})
+    return validated(merge(settings, {"data_root": str(output)}))
+
+
+class Reversed(InlineFleet):
+    """Executes the clients of every map in the opposite order."""
+
+    def execute(
+        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
+        backwards = {client: tasks[client] for client in sorted(tasks, reverse=True)}
+        done, stored = super().execute(number, phase, backwards, shared)
+        return {client: done[client] for client in sorted(done)}, stored
+
+
+class Killing(RayFleet):
+    """Kills the process of its last actor before the second map of the second round, and again two rounds later."""
+
+    maps = 0
+    killed = 0
+
+    def execute(
+        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
+        self.maps += 1
+        if self.round in (1, 3) and self.killed <= self.round // 2 and len(tasks) > 1:
+            self.killed += 1
+            import ray
+
+            victim = ray.get(self.pool[-1].actor.hello.remote())["pid"]
+            os.kill(victim, signal.SIGKILL)
+        return super().execute(number, phase, tasks, shared)
+
+
+def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints") -> tuple[Outcome, BaseFleet]:
+    """Run in one place: `inline`, `reversed`, `ray1`, `ray3` or `killing`. Checkpoints lie below the output folder."""
+    dataset, scenario = open_federation(config, config.seeds_for("data"))
+    holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
+    refuse_missing_sets(config.method, holdings)
+    spec = spec_of(config, dataset, scenario, "cpu")
+    fleet: BaseFleet
+    if place in ("inline", "reversed"):
+        fleet = (InlineFleet if place == "inline" else Reversed)(spec, holdings)
+    else:
+        import ray
+
+        placement = Placement(actors=1 if place == "ray1" else 3, cpus=0.5)
+        fleet = (Killing if place == "killing" else RayFleet)(spec, holdings, ray.put(holdings), placement)
+    uri = str(config.output / directory)
+    engine = Engine(config, scenario, uri, {"run": "toy"}, dataset.shape, config.output / "features")
+    records: list[Record] = []
+    try:
+        return engine.run(fleet, records.append), fleet
+    finally:
+        fleet.close()
+
+
+def facts(outcome: Outcome) -> tuple[str, list[Any]]:
+    """What must be equal wherever a run happened: the model's hash and every deterministic metric."""
+    return outcome.sha256, [(record["round"], record["metrics"]) for record in outcome.history]
+
+
+def shortened(config: Config, rounds: int) -> Config:
+    """The same run with fewer rounds."""
+    training = config.training.model_copy(update={"rounds": rounds})
+    return config.model_copy(update={"training": training})
+
+
+def norms(outcome: Outcome) -> list[float]:
+    """One number a model, for golden files."""
+    return [float(np.linalg.norm(vector.astype(np.float64))) for vector in outcome.models.values()]
+
+
+__all__ = ["TOY", "Row", "facts", "norms", "run_toy", "shortened", "toy_config"]

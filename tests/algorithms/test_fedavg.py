@@ -1,0 +1,89 @@
+"""Federated averaging against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.executor import Holdings
+from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.seam import Client, Out
+from rayfl.learn.training import Participation
+from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
+
+ROWS = [
+    Row("fedavg", {"name": "fedavg"}, refused=[({"weighting": "sise"}, "unknown weighting 'sise'"), ({"mu": 1}, "mu")]),
+    Row("fedavg_equal", {"name": "fedavg", "weighting": "equal"}),
+]
+
+
+class NoLearner:
+    """Stands in where no network is needed."""
+
+    def __init__(self) -> None:
+        from rayfl.learn.learner import Passes
+
+        self.passes = Passes()
+
+    def seed(self, rng: np.random.Generator) -> None:
+        rng.integers(2)
+
+
+def fleet_of(sizes: list[int]) -> InlineFleet:
+    """A fleet whose client k owns sizes[k] samples."""
+    total = sum(sizes)
+    holdings = Holdings(
+        np.zeros((total, 1, 1, 1), np.uint8), np.zeros(total, np.int64), np.arange(total), np.cumsum([0, *sizes])
+    )
+    return InlineFleet(Spec(NoLearner, Streams(0), cohort=len(sizes)), holdings)  # type: ignore[arg-type]
+
+
+def leave(client: Client, *, models: dict[int, list[float]]) -> Out:
+    return Out({"n": len(client)}, update=np.array(models[client.id], np.float32))
+
+
+def test_average_is_weighted_by_size() -> None:
+    fleet = fleet_of([100, 300])
+    got = fleet.map(leave, [0, 1], models={0: [1.0, 0.0], 1: [2.0, 4.0]})
+    assert fleet.get(got.mean({0: 100, 1: 300})).tolist() == [1.75, 3.0]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 7.0])
+def test_scale_of_the_weights_changes_nothing_visible(scale: float) -> None:
+    fleet = fleet_of([1, 1, 1])
+    models = {client: np.random.default_rng(client).normal(size=50).tolist() for client in range(3)}
+    got = fleet.map(leave, range(3), models=models)
+    weights = {0: 3.0, 1: 5.0, 2: 11.0}
+    scaled = {client: weight * scale for client, weight in weights.items()}
+    np.testing.assert_allclose(fleet.get(got.mean(scaled)), fleet.get(got.mean(weights)), rtol=2e-7)
+
+
+def test_equal_models_are_their_own_average() -> None:
+    fleet = fleet_of([3, 5, 9])
+    model = (np.random.default_rng(0).normal(size=200) * 10.0 ** np.arange(-12, 8, 0.1)).astype(np.float32)
+    got = fleet.map(leave, range(3), models={client: model.tolist() for client in range(3)})
+    assert np.array_equal(fleet.get(got.mean({0: 3, 1: 5, 2: 9})), model)
+
+
+@pytest.mark.parametrize(("fraction", "clients", "drawn"), [(0.1, 100, 10), (0.1, 50, 5), (0.1, 5, 1), (0.29, 100, 28)])
+def test_cohort_truncates(fraction: float, clients: int, drawn: int) -> None:
+    assert Participation(fraction=fraction).cohort(clients) == drawn
+
+
+@pytest.mark.parametrize("still", [{"epochs": 0}, {"lr": 0.0}])
+def test_no_epochs_or_no_rate_leaves_the_model(still: dict[str, float], tmp_path: Path) -> None:
+    row = Row("still", {"name": "fedavg"}, config={"training": still})
+    moved, _ = run_toy(shortened(toy_config(row, tmp_path), 1), directory="one")
+    start, _ = run_toy(shortened(toy_config(row, tmp_path), 0), directory="zero")
+    assert moved.sha256 == start.sha256
+
+
+def test_costs_are_one_model_each_way_and_every_sample_once_an_epoch(tmp_path: Path) -> None:
+    outcome, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path), 1))
+    metrics = outcome.history[0]["metrics"]
+    parameters = len(next(iter(outcome.models.values())))
+    assert metrics["cost/down_mb"] == metrics["cost/up_mb"] == 4 * parameters * 4 / 1e6
+    assert metrics["cost/forward"] == metrics["cost/backward"] == 4 * 60 * 2

@@ -1,0 +1,35 @@
+"""What all tests share: a quiet, private Ray that is started once, and no traces outside temporary folders."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+os.environ.pop("RAY_ADDRESS", None)
+os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A local Ray with two logical GPUs and room for many small actors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
+
+        ray.init(num_cpus=8, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
