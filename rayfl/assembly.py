@@ -64,6 +64,7 @@ def spec_of(config: Config, dataset: Dataset, scenario: Scenario, device: str) -
         streams=Streams(config.seeds_for("training")),
         cohort=config.training.cohort(config.clients),
         threads=max(int(config.resources.cpus_per_client), 1),
+        training=config.training,
     )
 
 

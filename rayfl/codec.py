@@ -73,8 +73,8 @@ def _encode(value: Any, leaf: Leaf, arrays: dict[str, np.ndarray[Any, Any]]) -> 
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"class": f"{cls.__module__}:{cls.__qualname__}", "fields": _encode(fields, leaf, arrays)}
     raise StorageError(
-        f"a method's state is made of arrays, numbers, text, containers, dataclasses and Refs; got {type(value).__name__}. "
-        "Keep anything else out of it."
+        "a method's state is made of arrays, numbers, text, containers, dataclasses and Refs; "
+        f"got {type(value).__name__}. Keep anything else out of it."
     )
 
 

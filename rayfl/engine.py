@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayfl.assembly import seen_by
 from rayfl.checkpoint import CheckpointStore, Snapshot
@@ -45,6 +46,7 @@ class Outcome:
     models: dict[ClientId | None, Vector]
     sha256: str
     verdict: Verdict | None
+    left: dict[str, NDArray[Any]]
 
 
 @dataclass
@@ -112,7 +114,8 @@ class Engine:
         with self.lock:
             if self._saved_round == progress.round:
                 return self._saved_round
-            snapshot = Snapshot(progress.round, progress.state, progress.table, progress.history, self.meta)
+            state = {"method": progress.state, "left": self.fleet.left}
+            snapshot = Snapshot(progress.round, state, progress.table, progress.history, self.meta)
             self.store.write(snapshot, self.fleet.get, self._mark)
             self._saved_round, self._saved_at = progress.round, time.monotonic()
             return self._saved_round
@@ -132,7 +135,9 @@ class Engine:
         trained = time.perf_counter()
         table = {client: dict(entries) for client, entries in fleet.table.items()}
         metrics = {**fleet.take_logged(), **self._costs(), **diverged_metrics(fleet.take_diverged())}
-        metrics |= judge.label_metrics(changed(before, table))
+        # What was stored before the first round is news in it.
+        metrics |= judge.label_metrics(changed({} if t == 0 else before, table))
+        metrics |= judge.estimate_metrics(fleet.take_estimates())
         if (t + 1) % self.config.evaluation.every == 0 or t + 1 == self.config.training.rounds:
             metrics |= judge.evaluate(self.method, state).metrics
         clock = {"time/train_s": trained - started, "time/evaluate_s": time.perf_counter() - trained}
@@ -184,8 +189,9 @@ class Engine:
             return None
         self._saved_round, self._saved_at = snapshot.round, time.monotonic()
         self.fleet.table = {client: dict(entries) for client, entries in snapshot.clients.items()}
+        self.fleet.left = dict(snapshot.state["left"])
         log.info("resumed after round %d", snapshot.round)
-        return Progress(snapshot.round, snapshot.state, dict(snapshot.clients), snapshot.history)  # type: ignore[arg-type]
+        return Progress(snapshot.round, snapshot.state["method"], dict(snapshot.clients), snapshot.history)  # type: ignore[arg-type]
 
     def _restore(self, manifest: Mapping[str, Any]) -> Snapshot:
         meta = manifest["meta"]
@@ -230,7 +236,7 @@ class Engine:
         digest = hashlib.sha256()
         for client in sorted(vectors, key=lambda client: -1 if client is None else client):
             digest.update(f"{client}".encode() + vectors[client].astype("<f4").tobytes())
-        return Outcome(progress.round, progress.history, vectors, digest.hexdigest(), judge.last)
+        return Outcome(progress.round, progress.history, vectors, digest.hexdigest(), judge.last, dict(self.fleet.left))
 
 
 def changed(

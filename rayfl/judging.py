@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.config import Config
-from rayfl.estimate import label_precision, label_recall, mean_of_known, repair_quality
+from rayfl.estimate import (
+    adjusted_rand_index,
+    label_precision,
+    label_recall,
+    mean_of_known,
+    pearson,
+    repair_quality,
+)
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Out, Ref, Shard, State, Vector
@@ -64,6 +71,7 @@ class Judge:
             self.last = Verdict(self._global_metrics(confusion, loss), confusion)
         else:
             self.last = self._personal({client: judged[id(ref.handle)] for client, ref in models.items()})
+            self.last = Verdict({**self.last.metrics, **self._clustering(method, state)}, self.last.confusion)
         return self.last
 
     def models(self, method: Algorithm, state: State) -> dict[ClientId | None, Ref]:
@@ -98,6 +106,16 @@ class Judge:
         own = {"test/accuracy": float(np.mean(scores)), "test/worst_client": float(np.min(scores)), "test/loss": loss}
         return Verdict({**own, "test/macro_f1": metrics.macro_f1(confusion)}, confusion)
 
+    def _clustering(self, method: Algorithm, state: State) -> dict[str, float]:
+        """Agreement of a method's clusters with the true tasks, where there are both."""
+        found = method.clusters(state)
+        if not found or self.scenario.tasks is None:
+            return {}
+        clients = sorted(found)
+        tasks = [self.scenario.tasks[client] for client in clients]
+        index = adjusted_rand_index([found[client] for client in clients], [sorted(set(tasks)).index(t) for t in tasks])
+        return {"clusters/adjusted_rand": index, "clusters/count": float(len(set(found.values())))}
+
     # -- against the truth -------------------------------------------------------------------------------------
 
     def label_metrics(self, news: Mapping[ClientId, Mapping[str, Ref]]) -> dict[str, float]:
@@ -107,6 +125,16 @@ class Judge:
         kept = {client: self.fleet.get(entries["kept"]) for client, entries in news.items() if "kept" in entries}
         labels = {client: self.fleet.get(entries["y"]) for client, entries in news.items() if "y" in entries}
         return {**self._selection(kept), **self._repair(labels)}
+
+    def estimate_metrics(self, estimates: Mapping[str, Mapping[ClientId, float]]) -> dict[str, float]:
+        """How what a method believes of clients goes with their true share of wrong labels (Pearson)."""
+        realised = self.scenario.realised
+        if realised is None:
+            return {}
+        return {
+            f"{name}/noise_correlation": pearson(list(values.values()), realised[list(values)])
+            for name, values in estimates.items()
+        }
 
     def _selection(self, kept: Mapping[ClientId, NDArray[np.bool_]]) -> dict[str, float]:
         """Averages over clients; a client's mask may have a row an epoch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rayfl.errors import ConfigError, PhaseError, broken
 from rayfl.fleet.executor import Done, Holdings, Task, nbytes
 from rayfl.fleet.seam import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
+from rayfl.learn.training import LocalTraining
 
 if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
@@ -38,6 +39,7 @@ class Spec:
     streams: Streams
     cohort: int
     threads: int = 1
+    training: LocalTraining = field(default_factory=LocalTraining)
 
 
 @dataclass
@@ -64,6 +66,8 @@ class BaseFleet(Fleet):
     def __init__(self, spec: Spec, holdings: Holdings) -> None:
         self.spec = spec
         self.sizes = np.diff(holdings.offsets)
+        height, width, channels = holdings.x.shape[1:]
+        self.shape, self.training = (height, width, channels), spec.training
         self.clients: Sequence[ClientId] = [int(k) for k in np.flatnonzero(self.sizes)]
         self.sets = {name: len(shard) for name, shard in holdings.sets.items()}
         self.fingerprints = dict(holdings.fingerprints)
@@ -72,7 +76,9 @@ class BaseFleet(Fleet):
         self.round = 0
         self.diverged: list[ClientId] = []
         self.table: dict[ClientId, dict[str, Ref]] = {}
+        self.left: dict[str, NDArray[Any]] = {}
         self._logged: dict[str, float] = {}
+        self._estimates: dict[str, dict[ClientId, float]] = {}
         self._numbers = itertools.count()
 
     # -- what a method sees ------------------------------------------------------------------------------------
@@ -124,6 +130,12 @@ class BaseFleet(Fleet):
     def log(self, **metrics: float) -> None:
         self._logged.update(metrics)
 
+    def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
+        self._estimates[name] = {client: float(value) for client, value in sorted(values.items())}
+
+    def leave(self, name: str, array: NDArray[Any]) -> None:
+        self.left[name] = np.array(array)
+
     def rng(self, t: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self.spec.streams.seed, t, zlib.crc32(purpose.encode())])
 
@@ -132,6 +144,10 @@ class BaseFleet(Fleet):
     def take_logged(self) -> dict[str, float]:
         logged, self._logged = self._logged, {}
         return logged
+
+    def take_estimates(self) -> dict[str, dict[ClientId, float]]:
+        estimates, self._estimates = self._estimates, {}
+        return estimates
 
     def take_busy(self) -> float:
         """Seconds that phases took, over all places."""
@@ -176,6 +192,8 @@ class BaseFleet(Fleet):
     def refuse_errors(self, done: Iterable[Done]) -> None:
         """A phase that raised stops the run: nothing is aggregated from survivors."""
         for outcome in done:
+            if outcome.refusal is not None:
+                raise outcome.refusal
             if outcome.error is not None:
                 who = "the server" if outcome.client < 0 else f"client {outcome.client}"
                 raise PhaseError(f"a phase raised on {who} in round {self.round}:\n{outcome.error.rstrip()}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.errors import broken
+from rayfl.errors import RayflError, broken
 from rayfl.fleet.exact import Grid, finish, partial_sum
 from rayfl.fleet.seam import REPORT_LIMIT, Client, ClientId, DataRef, Out, Phase, Ref, Report, Shard, Vector
 
@@ -60,7 +60,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """What the fleet learns of one client's phase. `error` holds the traceback of one that raised."""
+    """What the fleet learns of one client's phase. `error` holds the traceback of one that raised, `refusal` what a
+    person can mend."""
 
     client: ClientId
     report: Report = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Done:
     backward: int = 0
     seconds: float = 0.0
     error: str | None = None
+    refusal: RayflError | None = None
 
     @property
     def finite(self) -> bool:
@@ -106,8 +108,8 @@ class Executor:
         for task in tasks:
             try:
                 done, out = self._visit(phase, task, inputs)
-            except Exception:
-                yield Done(task.client, error=traceback.format_exc()), {}
+            except Exception as error:
+                yield failed(task.client, error), {}
                 return
             if out.update is not None:
                 self.updates[mapping, task.client] = named(out.update)
@@ -173,8 +175,8 @@ class Executor:
             task = Task(-1 - client, t, {"w": self.updates[mapping, client]["w"]}, {})
             try:
                 done, _ = self._visit(phase, task, inputs)
-            except Exception:
-                done = Done(task.client, error=traceback.format_exc())
+            except Exception as error:
+                done = failed(task.client, error)
             results.append(replace(done, client=client))
         return results
 
@@ -191,6 +193,12 @@ class Executor:
     def free(self, mapping: int) -> None:
         for held in [held for held in self.updates if held[0] == mapping]:
             del self.updates[held]
+
+
+def failed(client: ClientId, error: Exception) -> Done:
+    """The outcome of a phase that raised; called where the exception is being handled."""
+    refusal = error if isinstance(error, RayflError) else None
+    return Done(client, error=traceback.format_exc(), refusal=refusal)
 
 
 def named(update: Vector | Mapping[str, Vector]) -> Mapping[str, Vector]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from rayfl.learn.learner import Learner
+    from rayfl.learn.training import LocalTraining
 
 ClientId = int
 Vector = NDArray[np.float32]
@@ -152,6 +153,11 @@ class Fleet(Protocol):
     """The clients, the server and the places where their phases run."""
 
     clients: Sequence[ClientId]
+    """Those that own at least one sample, ascending."""
+    shape: tuple[int, int, int]
+    """(height, width, channels) of the images."""
+    training: LocalTraining
+    """The run's local settings."""
 
     def size(self, client: ClientId) -> int:
         """How many samples a client holds."""
@@ -185,6 +191,12 @@ class Fleet(Protocol):
 
     def log(self, **metrics: float) -> None:
         """Measures of the method's own, into this round's metrics."""
+
+    def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
+        """What the method believes of each client (its reliability, say): the experiment compares it with the truth."""
+
+    def leave(self, name: str, array: NDArray[Any]) -> None:
+        """An array worth drawing (a similarity matrix, a merge history): the last one of a run is kept."""
 
     def rng(self, t: int, purpose: str) -> np.random.Generator:
         """A stream for the coordinator's own draws, fixed by (seed, round, purpose)."""
@@ -231,6 +243,10 @@ class Algorithm:
 
     def model(self, state: State, client: ClientId | None = None) -> Ref:
         raise NotImplementedError
+
+    def clusters(self, state: State) -> Mapping[ClientId, int]:
+        """Which cluster each client is in, for methods that cluster them."""
+        return {}
 
 
 RngFactory = Callable[[int, ClientId], np.random.Generator]

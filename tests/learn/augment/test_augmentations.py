@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.errors import DataError
 from rayfl.learn.augment import AUGMENTATIONS
-from rayfl.learn.augment.base import apply_by_choice, coins, integers, uniform
+from rayfl.learn.augment.base import apply_by_choice_, coins, integers, uniform
 
 MOVES_PIXELS: list[dict[str, Any]] = [
     {"name": "none"},
@@ -167,8 +167,8 @@ def test_uniform_and_integers_cover_their_range() -> None:
 
 
 def test_apply_by_choice_keeps_images_and_amounts_together() -> None:
-    x = torch.arange(6.0).view(6, 1, 1, 1)
-    amounts = [torch.arange(6.0), 10 * torch.arange(6.0), torch.zeros(6)]
+    x = torch.arange(7.0).view(7, 1, 1, 1)
+    amounts = [torch.arange(7.0), 10 * torch.arange(7.0), torch.zeros(7)]
 
     def add(images: Tensor, amount: Tensor) -> Tensor:
         return images + amount.view(-1, 1, 1, 1)
@@ -176,5 +176,5 @@ def test_apply_by_choice_keeps_images_and_amounts_together() -> None:
     def refuse(images: Tensor, amount: Tensor) -> Tensor:
         raise AssertionError("no image chose this")
 
-    out = apply_by_choice(x, torch.tensor([1, 0, 1, 0, 0, 1]), amounts, [add, add, refuse])
-    assert out.flatten().tolist() == [0, 2, 22, 6, 8, 55]
+    apply_by_choice_(x, torch.tensor([1, 0, 1, 0, 0, 1, -1]), amounts, [add, add, refuse])
+    assert x.flatten().tolist() == [0, 2, 22, 6, 8, 55, 6]

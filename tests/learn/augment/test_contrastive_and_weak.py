@@ -12,7 +12,7 @@ from rayfl.learn.augment import views
 from rayfl.learn.augment.colour import grey
 from rayfl.learn.augment.crop import CropFlip
 from rayfl.learn.augment.resize import ResizeCrop
-from rayfl.learn.augment.views import Contrastive, Weak, jittered
+from rayfl.learn.augment.views import Contrastive, Weak, jitter_
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -67,8 +67,9 @@ def test_each_image_draws_its_own_order_of_changes(monkeypatch: pytest.MonkeyPat
     for digit, name in enumerate(("brightness", "contrast", "saturation", "hue"), start=1):
         monkeypatch.setattr(views, name, lambda x, amount, digit=digit: 10 * x + digit)
     n = 4800
-    orders = jittered(torch.zeros(n, 3, 1, 1), (0.4, 0.4, 0.4, 0.1), seeded())[:, 0].flatten().long()
-    seen, counts = torch.unique(orders, return_counts=True)
+    x = torch.zeros(n, 3, 1, 1)
+    jitter_(x, torch.ones(n, dtype=torch.bool), (0.4, 0.4, 0.4, 0.1), seeded())
+    seen, counts = torch.unique(x[:, 0].flatten().long(), return_counts=True)
     assert set(seen.tolist()) == {int("".join(order)) for order in permutations("1234")}
     assert counts.tolist() == pytest.approx([200] * 24, abs=4 * 200**0.5)
 
@@ -85,7 +86,7 @@ def test_amounts_are_uniform(monkeypatch: pytest.MonkeyPatch, name: str, low: fl
         return x
 
     monkeypatch.setattr(views, name, record)
-    jittered(torch.zeros(4000, 3, 1, 1), (0.4, 0.4, 0.4, 0.1), seeded())
+    jitter_(torch.zeros(4000, 3, 1, 1), torch.ones(4000, dtype=torch.bool), (0.4, 0.4, 0.4, 0.1), seeded())
     amounts = torch.cat(seen)
     assert len(amounts) == 4000
     assert low <= amounts.min() <= amounts.max() <= high

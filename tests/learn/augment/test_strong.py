@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rayfl.errors import ConfigError
 from rayfl.learn.augment import strong
-from rayfl.learn.augment.strong import OPERATIONS, SIGNED, TOP, Strong, random_cutout, random_operation
+from rayfl.learn.augment.strong import OPERATIONS, SIGNED, TOP, Strong, random_cutout, random_operation_
 
 TORCHVISION_NAMES = {
     "identity": "Identity",
@@ -88,7 +88,9 @@ def test_every_operation_is_equally_likely(monkeypatch: pytest.MonkeyPatch) -> N
     marks = {name: lambda x, s, k=k: torch.full_like(x, k) for k, name in enumerate(OPERATIONS)}
     monkeypatch.setattr(strong, "OPERATIONS", marks)
     n = 14_000
-    counts = torch.bincount(random_operation(torch.zeros(n, 1, 1, 1), 10, 10, seeded()).flatten().long())
+    x = torch.zeros(n, 1, 1, 1)
+    random_operation_(x, 10, 10, seeded())
+    counts = torch.bincount(x.flatten().long())
     assert counts.tolist() == pytest.approx([1000] * 14, abs=4 * (n * 13 / 14**2) ** 0.5)
 
 
@@ -102,7 +104,7 @@ def test_strengths_and_signs(monkeypatch: pytest.MonkeyPatch, least: int, most: 
 
     spies = {name: lambda x, s, name=name: record(name, x, s) for name in OPERATIONS}
     monkeypatch.setattr(strong, "OPERATIONS", spies)
-    random_operation(torch.zeros(30_000, 1, 1, 1), least, most, seeded())
+    random_operation_(torch.zeros(30_000, 1, 1, 1), least, most, seeded())
     allowed = {round(m / TOP, 5) for m in range(least, most + 1)}
     for name, strength in seen.items():
         assert {round(s, 5) for s in torch.unique(strength.abs()).tolist()} == allowed
