@@ -50,8 +50,10 @@ class LearnerRecipe:
     device: str
 
     def __call__(self) -> Learner:
+        from rayfl.learn.allocator import keep_freed_memory
         from rayfl.learn.learner import Learner
 
+        keep_freed_memory()
         config = self.network.config
         return Learner(self.network, config.training, self.normalisation, self.device, config.evaluation.batch_size)
 

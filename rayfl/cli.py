@@ -86,6 +86,19 @@ def run(config: Path, overrides: tuple[str, ...], resume: str | None, address: s
     click.echo(f"{'model sha256':26} {result.sha256}")
 
 
+@rayfl.command()
+@click.option(
+    "-c", "--config", type=click.Path(path_type=Path), default=Path("configs/quickstart.yaml"), show_default=True
+)
+@Overrides
+@click.option("--quiet", is_flag=True, help="No progress, only the table.")
+def quickstart(config: Path, overrides: tuple[str, ...], quiet: bool) -> None:
+    """Run federated averaging with noisy and with clean labels, and compare."""
+    from rayfl.commands.quickstart import quickstart as compare
+
+    compare(config, overrides, quiet)
+
+
 @rayfl.command(name="config")
 @ConfigFile
 @Overrides

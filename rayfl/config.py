@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,6 +85,11 @@ class Tracking(Section):
     tags: dict[str, str] = Field(default_factory=dict)
 
 
+def default_output() -> Path:
+    """Where runs go: the environment variable RAYFL_OUTPUT, or `outputs` here."""
+    return Path(os.environ.get("RAYFL_OUTPUT", "outputs"))
+
+
 class Config(FederationPlan):
     """One run."""
 
@@ -98,7 +104,7 @@ class Config(FederationPlan):
     resources: Resources = Field(default_factory=Resources)
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
     tracking: Tracking = Field(default_factory=Tracking)
-    output: Place = Field(default=Path("outputs"), validate_default=True)
+    output: Place = Field(default_factory=default_output, validate_default=True)
 
     def seeds_for(self, purpose: Literal["data", "model", "training"]) -> int:
         """The seed of one purpose."""

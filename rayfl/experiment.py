@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rayfl.assembly import NetworkRecipe, holdings_of, refuse_missing_sets, seen_by, spec_of
 from rayfl.config import Config, validated
-from rayfl.engine import Engine, Outcome
+from rayfl.engine import Engine, Outcome, versions
 from rayfl.errors import ConfigError, RayflError, StorageError, broken
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import data_root
@@ -61,6 +61,8 @@ class Result:
     models: Mapping[int | None, NDArray[np.float32]]
     confusion: NDArray[np.int64] | None
     recipe: NetworkRecipe
+    noise_rate: float | None
+    """The share of wrong labels over all clients; None where nobody knows the truth."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -102,15 +104,16 @@ def run(
         tracker.finish("FINISHED")
     confusion = None if outcome.verdict is None else outcome.verdict.confusion
     return Result(
-        settings,
-        directory,
-        outcome.history,
-        outcome.sha256,
-        scenario.sha256,
-        tracker.run_id,
-        outcome.models,
-        confusion,
-        recipe,
+        config=settings,
+        directory=directory,
+        history=outcome.history,
+        sha256=outcome.sha256,
+        scenario_sha256=scenario.sha256,
+        mlflow_run_id=tracker.run_id,
+        models=outcome.models,
+        confusion=confusion,
+        recipe=recipe,
+        noise_rate=scenario.noise_rate(),
     )
 
 
@@ -200,13 +203,14 @@ def rounds(
     try:
         if config.fleet == "inline":
             return inline_rounds(engine, config, dataset, scenario, holdings, emit)
-        from rayfl.fleet.coordinator import connected, drive, placed
+        from rayfl.fleet.coordinator import cluster_facts, connected, drive, placed
 
         with connected(address):
             wanted = config.resources
             cohort = config.training.cohort(config.clients)
             placement = placed(wanted.actors, wanted.cpus_per_client, wanted.gpus_per_client, config.device, cohort)
             spec = spec_of(config, dataset, scenario, "cuda" if placement.cuda else "cpu")
+            tracker.tags({"cluster": cluster_facts(), "actors": str(placement.actors)})
             outcome: Outcome = drive(engine, spec, holdings, placement, emit)
             return outcome
     finally:
@@ -275,6 +279,7 @@ def describe(tracker: Tracker, config: Config, scenario: Scenario) -> None:
         "git": git_commit(),
         "fleet": config.fleet,
         **machine(),
+        **versions(),
         **config.tracking.tags,
     }
     name = config.tracking.run_name or tracker.journal.path.parent.name
@@ -310,16 +315,19 @@ def conclude(
 def figures_of(folder: Path, config: Config, scenario: Scenario, outcome: Outcome) -> list[Path]:
     """The run's figures, and those of its scenario, as PNG files."""
     from rayfl.federation.describe_scenario import figures
-    from rayfl.report.figures import confusion_figure, learning_curve
+    from rayfl.report.figures import confusion_figure, learning_curve, left_figure
 
     folder.mkdir(exist_ok=True)
     title = f"{config.resolved()['method']['name']} on {scenario.dataset.name}, seed {config.seed}"
     drawn = {"learning_curve": learning_curve(outcome.history, title), **figures(scenario)}
     if outcome.verdict is not None:
         drawn["confusion"] = confusion_figure(outcome.verdict.confusion, scenario.classes, title)
+    for name, array in outcome.left.items():
+        drawn[name] = left_figure(name, array)
+        np.save(folder / f"{name}.npy", array)
     for name, figure in drawn.items():
         figure.savefig(folder / f"{name}.png", dpi=130)
-    return [folder / f"{name}.png" for name in drawn]
+    return sorted(folder.iterdir())
 
 
 def saved_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome, dataset: Dataset) -> Path:

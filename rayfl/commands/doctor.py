@@ -101,10 +101,7 @@ def store(output: Path) -> str:
 
 def cluster(address: str | None) -> str:
     """Whether Ray starts, and what it has."""
-    from rayfl.fleet.coordinator import connected
+    from rayfl.fleet.coordinator import cluster_facts, connected
 
     with connected(address):
-        import ray
-
-        total = ray.cluster_resources()
-        return f"{len(ray.nodes())} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
+        return cluster_facts()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import itertools
 from typing import Any, get_type_hints
 
 import click
@@ -103,7 +104,7 @@ def documented(cls: type[Any]) -> dict[str, str]:
         except (OSError, TypeError):
             continue
         body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-        for before, after in zip(body, body[1:], strict=False):
+        for before, after in itertools.pairwise(body):
             if not (isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)):
                 continue
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):

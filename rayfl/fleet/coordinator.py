@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,6 +92,7 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    before = signal.getsignal(signal.SIGTERM)
     try:
         if own:
             ray.init(include_dashboard=False, logging_level=logging.WARNING)
@@ -99,11 +101,22 @@ def connected(address: str | None) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = address or os.environ.get("RAY_ADDRESS", "this machine")
         raise ResourceError(f"no Ray could be reached or started at {where}: {error}") from error
+    if threading.current_thread() is threading.main_thread():
+        # Ray takes SIGTERM for itself when it connects; how a run ends is the run's own business.
+        signal.signal(signal.SIGTERM, before)
     try:
         yield
     finally:
         # Only our own connection ends, and with it a Ray that it started; a cluster stays.
         ray.shutdown()
+
+
+def cluster_facts() -> str:
+    """How large the cluster is."""
+    import ray
+
+    total = ray.cluster_resources()
+    return f"{len(ray.nodes())} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
 
 
 def placed(actors: int | str, cpus: float, gpus: float | None, device: str, cohort: int) -> Placement:

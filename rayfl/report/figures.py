@@ -53,3 +53,41 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], title
             colour = "white" if share > 0.5 else "black"
             axes.text(column, row, f"{confusion[row, column]}", ha="center", va="center", color=colour, fontsize=7)
     return figure
+
+
+def left_figure(name: str, array: NDArray[Any]) -> Figure:
+    """An array that a method left: a merge history as a dendrogram, a matrix as a heat map."""
+    return dendrogram_figure(array) if name == "dendrogram" else matrix_figure(name, array)
+
+
+def matrix_figure(name: str, matrix: NDArray[np.float64]) -> Figure:
+    """A clients-by-clients matrix; values are written where there is room."""
+    from matplotlib.figure import Figure
+
+    clients = len(matrix)
+    side = float(np.clip(2.5 + 0.3 * clients, 4.5, 9))
+    figure = Figure(figsize=(side + 1, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(matrix, cmap="viridis", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label=name, shrink=0.8)
+    axes.set(xlabel="client", ylabel="client", title=name)
+    if clients <= NAMED:
+        middle = (np.nanmin(matrix) + np.nanmax(matrix)) / 2
+        axes.set_xticks(range(clients))
+        axes.set_yticks(range(clients))
+        for (row, column), value in np.ndenumerate(matrix):
+            colour = "black" if value > middle else "white"
+            axes.text(column, row, f"{value:.2f}".lstrip("0"), ha="center", va="center", color=colour, fontsize=6)
+    return figure
+
+
+def dendrogram_figure(merges: NDArray[np.float64]) -> Figure:
+    """A merge history in the linkage form: who joined whom at which distance."""
+    from matplotlib.figure import Figure
+    from scipy.cluster.hierarchy import dendrogram
+
+    figure = Figure(figsize=(float(np.clip(0.3 * len(merges), 6, 14)), 4), layout="constrained")
+    axes = figure.subplots()
+    dendrogram(merges, ax=axes, color_threshold=0, above_threshold_color=BLUE)
+    axes.set(xlabel="client", ylabel="distance (1 - similarity)", title="order of merging")
+    return figure

@@ -32,7 +32,7 @@ class Augmentation(Protocol):
 class Unchanged:
     """The images as they are."""
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return x
 
 

@@ -49,10 +49,9 @@ class Strong:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_colours("strong", x)
-        # equalising and posterising are defined on 256 levels
-        out = (x if x.dtype == torch.uint8 else x.round().to(torch.uint8)).contiguous()
+        # equalising and posterising are defined on 256 levels; by way of float it is a copy, free to be written to
+        out = x.float().round().to(torch.uint8).contiguous()
         out = CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(out, generator)
-        out = out.clone() if out.data_ptr() == x.data_ptr() else out
         for _ in range(self.n):
             random_operation_(out, self.m if self.least is None else self.least, self.m, generator)
         return laid_out_like(random_cutout(out, self.cutout, generator).float(), x)

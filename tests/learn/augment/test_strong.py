@@ -147,6 +147,15 @@ def test_float_images_are_rounded_to_levels() -> None:
     assert torch.equal(Strong()(x.float() + 0.4, seeded()), Strong()(x, seeded()))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_the_given_images_are_not_written_to(dtype: torch.dtype) -> None:
+    x = photos(32).to(dtype)
+    before = x.clone()
+    out = Strong(padding=0, flip=0)(x, seeded())
+    assert torch.equal(x, before)
+    assert not torch.equal(out, before.float())
+
+
 def test_more_operations_change_more() -> None:
     x = photos(64)
     changed = [

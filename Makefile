@@ -1,0 +1,31 @@
+# Everything on a fresh machine: `make run`, `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test lint types unit bench clean
+
+run: $(VENV)/.ready
+	$(BIN)/rayfl quickstart
+
+test: lint types unit
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+unit: $(VENV)/.ready
+	$(BIN)/pytest
+
+# One environment for both commands; made again when the requirements change.
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) outputs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,302 @@
+"""FedRN: clients judge their labels together with k reliable neighbours, and train on what is likely clean.
+
+S. Kim, W. Shin, S. Jang, H. Song, S.-Y. Yun: "FedRN: exploiting k-reliable neighbors towards robust federated
+learning", CIKM 2022, Algorithm 1.
+
+After a warm-up by federated averaging, the server ranks for each participant c all other clients j by
+
+    R(c, j) = alpha Exp(j) + (1 - alpha) Sim(c, j)                                                       (Eq. 3)
+
+Exp: accuracy of j's last local model on its own data, min-max scaled (Eq. 4); Sim: cosine of the outputs of both last
+local models on one random input, min-max scaled (Eq. 5). The last local models of the k best travel to c. There each
+model splits the losses of c's samples by a mixture of two Gaussians; the clean posteriors, averaged with the weights R
+(Eq. 7), say which samples c trains on (Eq. 8). Before that, the heads of the neighbours are fitted for one epoch to
+the samples that c's own last model finds clean (Eq. 9).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.component import Fraction, Natural, component
+from rayfl.estimate.mixture import LossMixture
+from rayfl.estimate.neighbours import (
+    cosine_similarity,
+    ensemble_posterior,
+    expertise,
+    random_neighbours,
+    reliability_scores,
+    reliable_neighbours,
+    similarity,
+    softmax,
+)
+from rayfl.fleet.seam import Client, ClientId, Fleet, Out, Ref, Replies, Vector
+from rayfl.learn.fit import Batch, fit, outputs, sample_losses
+from rayfl.learn.learner import Learner
+from rayfl.models.network import Network, Shape
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+PROBE_SEED = 20221017
+
+
+Profile = tuple[float, Vector]
+"""What the server knows of a client that took part: its training accuracy, and its answer (logits) to the probe."""
+
+
+@dataclass(frozen=True)
+class Profiled(Global):
+    """The global model, and the profile of every client that has taken part."""
+
+    profile: Mapping[ClientId, Profile] = field(default_factory=dict)
+
+
+# -- at the client ---------------------------------------------------------------------------------------------
+
+
+class Opinion(NamedTuple):
+    """What one model makes of a client's samples.
+
+    clean        posterior of the component with the smaller losses; all nan if some loss is not finite
+    unseparated  the mixture found no two groups
+    inverted     samples judged noisy although every sample judged clean has a larger loss (a narrow clean component
+                 beside a wide noisy one)
+    """
+
+    clean: Floats
+    unseparated: bool = False
+    inverted: int = 0
+
+    @property
+    def usable(self) -> bool:
+        return bool(np.isfinite(self.clean).all())
+
+
+def train(client: Client, *, w: Vector) -> Out:
+    """A round of the warm-up: local SGD on all samples."""
+    return learned(client, w, np.ones(len(client), dtype=np.bool_))
+
+
+def train_on_clean(
+    client: Client,
+    *,
+    w: Vector,
+    peers: Sequence[Vector],
+    trust: Sequence[float],
+    mixture: LossMixture,
+    threshold: float,
+    fine_tune: bool,
+) -> Out:
+    """Local SGD on the samples that the client's last model and its peers, weighted by trust, find clean."""
+    own = own_opinion(client, w, mixture, threshold)
+    auxiliary = some(own.clean > threshold)
+    opinions = [own]
+    for peer in peers:
+        model = head_tuned(client, peer, auxiliary) if fine_tune else peer
+        opinions.append(opinion(client, model, mixture, threshold))
+    clean = ensemble_posterior([each.clean for each in opinions], trust)
+    counts = {
+        "unseparated": sum(each.unseparated for each in opinions),
+        "inverted": sum(each.inverted for each in opinions),
+        "dropped": sum(not each.usable for each in opinions),
+    }
+    return learned(client, w, some(clean > threshold), **counts)
+
+
+def learned(client: Client, w: Vector, kept: Bools, **counts: int) -> Out:
+    """Train on the kept samples; report the accuracy on all of them and the answer to the probe."""
+    trained = fit(client, w, keep=kept)
+    logits = outputs(client.learner, trained, client.x)
+    accuracy = float((logits.argmax(axis=1) == client.y).mean())
+    answer = answer_to_probe(client.learner, trained, client.x.shape[1:])
+    report = {"n": len(client), "acc": accuracy, "q": answer, **counts}
+    return Out(report, update=trained, state={"w": trained, "kept": kept})
+
+
+def own_opinion(client: Client, w: Vector, mixture: LossMixture, threshold: float) -> Opinion:
+    """Of the client's last local model; of the global one where there is none, or none that works."""
+    for model in (client.state.get("w", w), w):
+        found = opinion(client, model, mixture, threshold)
+        if found.usable:
+            return found
+    # Training from such a global model diverges, and the round then leaves this client out.
+    return Opinion(np.ones(len(client)))
+
+
+def opinion(client: Client, model: Vector, mixture: LossMixture, threshold: float) -> Opinion:
+    """Fit the mixture to this model's losses on all samples of the client, without augmentation."""
+    with np.errstate(all="ignore"):
+        losses = sample_losses(outputs(client.learner, model, client.x), client.y)
+    if not np.isfinite(losses).all():
+        return Opinion(np.full(len(losses), np.nan))
+    split = mixture.fit(losses)
+    least = losses.min(initial=np.inf, where=split.clean > threshold)
+    inverted = 0 if np.isinf(least) else int((losses < least).sum())
+    return Opinion(split.clean, not split.separated, inverted)
+
+
+def head_tuned(client: Client, model: Vector, samples: Bools) -> Vector:
+    """The model after one epoch on these samples in which nothing but its head moves."""
+    settings = client.learner.training
+    resident = client.learner.resident()
+    spans = resident.span(cast(Network, resident.net).head)
+
+    # Decay belongs to the head too, but the optimiser would apply it to the whole vector.
+    def decay(parameters: Tensor, gradient: Tensor) -> None:
+        for span in spans:
+            gradient[span].add_(parameters[span], alpha=settings.weight_decay)
+
+    # A copy of the stream: every neighbour sees the same batches, and the client's own training is not disturbed.
+    visitor = replace(client, rng=copy.deepcopy(client.rng))
+    once = settings.model_copy(update={"epochs": 1, "steps": None, "weight_decay": 0.0})
+    return fit(visitor, model, loss=head_loss, adjust=decay, keep=samples, training=once)
+
+
+def head_loss(net: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy whose gradient ends at the head; in evaluation mode the body keeps its BatchNorm statistics."""
+    network = cast(Network, net)
+    network.trunk.eval()
+    with torch.no_grad():
+        features = network.features(batch.x)
+    return functional.cross_entropy(network.head(features), batch.y)
+
+
+@torch.no_grad()
+def answer_to_probe(learner: Learner, w: Vector, shape: Shape) -> Vector:
+    """Logits for one image of standard normal noise (as network input), the same image for everybody."""
+    height, width, channels = shape
+    noise = np.random.default_rng(PROBE_SEED).standard_normal((1, channels, height, width), dtype=np.float32)
+    net = learner.resident(w).net.eval()
+    answer: Vector = net(torch.from_numpy(noise).to(learner.device))[0].float().cpu().numpy()
+    return answer
+
+
+def some(mask: Bools) -> Bools:
+    """The mask, or everything where it would leave nothing."""
+    return mask if mask.any() else np.ones_like(mask)
+
+
+# -- at the server ---------------------------------------------------------------------------------------------
+
+
+class Roster(NamedTuple):
+    """The profiles of all clients in ascending order of their ids; nan for those that are not `known`."""
+
+    ids: list[ClientId]
+    accuracies: Floats
+    answers: Floats
+    known: Bools
+
+    @classmethod
+    def of(cls, ids: Sequence[ClientId], profile: Mapping[ClientId, Profile]) -> Roster:
+        classes = len(next(iter(profile.values()))[1]) if profile else 1
+        unknown = (np.nan, np.full(classes, np.nan))
+        accuracies, answers = zip(*(profile.get(client, unknown) for client in ids), strict=True)
+        stacked = np.array(answers, dtype=np.float64)
+        known: Bools = np.isfinite(stacked).all(axis=1)
+        return cls(list(ids), np.array(accuracies), stacked, known)
+
+
+@component
+class FedRN(FedAvg):
+    """Clients train on samples that they and their k most reliable neighbours judge clean by their losses."""
+
+    citation: ClassVar[str] = "Kim et al., CIKM 2022"
+    deviations: ClassVar[tuple[str, ...]] = (
+        "Only clients that have taken part can be neighbours or count in a minimum or maximum; the authors' code gives "
+        "the others a random network and a random answer to the probe.",
+        "A client that first takes part after the warm-up judges by the global model, with expertise 0.5 and similarity "
+        "0 to everybody else.",
+        "Models, accuracies and answers are those at the start of the round; in the authors' code later participants "
+        "see the results of earlier ones.",
+        "Losses for the mixture are taken without augmentation, in batches of fixed size and order.",
+        "The mixture starts from 2-means instead of random points, so it is deterministic.",
+        "Where accuracies do not differ, expertise is 0.5; where similarities do not, they are 1; where all trust in an "
+        "ensemble is 0, its models count equally.",
+        "An empty clean or auxiliary set is replaced by all samples of the client.",
+        "A neighbour whose losses are not finite is left out; an own model of that kind is replaced by the global one.",
+        "While heads are fine-tuned, bodies run in evaluation mode: no dropout, and no change of BatchNorm statistics.",
+        "Clients send logits for the probe; the server takes the softmax.",
+        "The average stays weighted by all samples of a client, as in the paper, however few it trained on.",
+    )
+
+    k: Natural = 2
+    """Neighbours of a participant. Paper: 1 and 2. Neutral: 0, a filter by the client's own model."""
+    alpha: Fraction = 0.6
+    """Share of expertise in the reliability, the rest is similarity. Paper: 0.6."""
+    warmup: Natural = 100
+    """Rounds of federated averaging before the first selection. Paper: 100 of 500 or 1000. Neutral: all rounds."""
+    threshold: Fraction = 0.5
+    """Clean probability above which a sample is kept. Paper: 0.5."""
+    fine_tune: bool = True
+    """Whether neighbours' heads are fitted to the client's data first. Paper: true, false in its Table 5."""
+    neighbours: Literal["reliable", "random"] = "reliable"
+    """`random` draws them uniformly and trusts everybody equally (the paper's Table 9)."""
+    similarity_on: Literal["softmax", "logits"] = "softmax"
+    """What answers are compared on. Paper: softmax; the authors' code compares logits."""
+    mixture: LossMixture = LossMixture()
+    """Fit of the two Gaussians. The defaults are those of the authors' code, its loose tolerance included."""
+
+    def init(self, fleet: Fleet, model: Ref) -> Profiled:
+        return Profiled(model)
+
+    def round(self, state: Global, fleet: Fleet, t: int) -> Profiled:
+        known = cast(Profiled, state).profile
+        cohort = fleet.sample(t)
+        if t < self.warmup:
+            got = fleet.map(train, cohort, w=state.model)
+        else:
+            each = self.neighbourhoods(cohort, Roster.of(fleet.clients, known), fleet, t)
+            settings = {"mixture": self.mixture, "threshold": self.threshold, "fine_tune": self.fine_tune}
+            got = fleet.map(train_on_clean, cohort, each=each, w=state.model, **settings)
+            log_mixtures(got, fleet)
+        profile = {**known, **{client: (report["acc"], report["q"]) for client, report in got.items()}}
+        self.leave_diagnostics(profile, fleet)
+        return Profiled(got.mean(self.weighting(got, fleet)), profile)
+
+    def neighbourhoods(
+        self, cohort: Sequence[ClientId], roster: Roster, fleet: Fleet, t: int
+    ) -> dict[ClientId, dict[str, Any]]:
+        """For each participant its neighbours' last local models, and R of itself and of them."""
+        scores, rng, each = self.scores(roster), fleet.rng(t, "neighbours"), {}
+        for client in cohort:
+            target = roster.ids.index(client)
+            if self.neighbours == "random":
+                best = random_neighbours(target, len(roster.ids), self.k, rng, roster.known)
+            else:
+                best = reliable_neighbours(scores[target], target, self.k, roster.known)
+            peers = [fleet.state(roster.ids[n], "w") for n in best]
+            each[client] = {"peers": peers, "trust": scores[target, [target, *best]].tolist()}
+        return each
+
+    def scores(self, roster: Roster) -> Floats:
+        """R(c, j) of all pairs."""
+        if self.neighbours == "random":
+            return np.ones((len(roster.ids), len(roster.ids)))
+        expert = expertise(roster.accuracies, roster.known)
+        return reliability_scores(expert, similarity(roster.answers, self.similarity_on, roster.known), self.alpha)
+
+    def leave_diagnostics(self, profile: Mapping[ClientId, Profile], fleet: Fleet) -> None:
+        """Accuracies, to be held against true noise rates, and the cosines of all answers."""
+        roster = Roster.of(fleet.clients, profile)
+        fleet.estimate("expertise", {client: accuracy for client, (accuracy, _) in profile.items()})
+        answers = np.where(roster.known[:, None], roster.answers, 0.0)
+        cosines = cosine_similarity(softmax(answers) if self.similarity_on == "softmax" else answers)
+        fleet.leave("similarity", np.where(roster.known[:, None] & roster.known, cosines, np.nan))
+
+
+def log_mixtures(got: Replies, fleet: Fleet) -> None:
+    """How often the mixtures of this round were not what the method hopes for, over all participants and models."""
+    for name in ("unseparated", "inverted", "dropped"):
+        fleet.log(**{f"mixtures/{name}": float(sum(report[name] for report in got.values()))})
