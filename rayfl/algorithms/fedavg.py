@@ -37,6 +37,9 @@ class FedAvg(Algorithm):
     weighting: Annotated[Weighting, slot(WEIGHTINGS)] = BySize()
     """`size` (the paper's), `equal`, or any other weighting."""
 
+    def check(self, fleet: Fleet) -> None:
+        self.weighting.check(fleet)
+
     def init(self, fleet: Fleet, model: Ref) -> Global:
         return Global(model)
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from rayfl.component import Registry, component
 from rayfl.fleet.seam import ClientId, Fleet, Replies
 
 
-class Weighting(Protocol):
+class Weighting:
     """The weights of one round's average; their scale does not matter."""
 
-    def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]: ...
+    def check(self, fleet: Fleet) -> None:
+        """Refuse, before the first round, a federation that this weighting cannot work on."""
+
+    def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:
+        raise NotImplementedError
 
 
 @component
-class BySize:
+class BySize(Weighting):
     """Clients count by how many samples they hold: w_j = n_j (H. B. McMahan et al., AISTATS 2017)."""
 
     def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:
@@ -24,7 +27,7 @@ class BySize:
 
 
 @component
-class Equal:
+class Equal(Weighting):
     """Every client counts the same."""
 
     def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:

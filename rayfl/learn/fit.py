@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.learn.learner import Learner
-from rayfl.learn.optimisers import optimiser
+from rayfl.learn.optimisers import Optimiser, optimiser
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
 
@@ -63,12 +63,16 @@ def fit(
     keep: NDArray[np.bool_] | None = None,
     training: LocalTraining | None = None,
     after_step: Callable[[Resident], object] | None = None,
+    update: Optimiser | None = None,
 ) -> Vector:
-    """Train from `weights` on the client's data (the kept samples of it) and return the new weights."""
+    """Train from `weights` on the client's data (the kept samples of it) and return the new weights.
+
+    `update` is an optimiser of the first resident network in place of a fresh one.
+    """
     settings = training or client.learner.training
     resident = client.learner.resident(weights)
     resident.net.train()
-    update = optimiser(resident, settings)
+    update = update or optimiser(resident, settings)
     for batch in batches(client, settings, keep):
         resident.gradient.zero_()
         loss(resident.net, batch).backward()  # type: ignore[no-untyped-call]

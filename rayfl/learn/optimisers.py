@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from rayfl.learn.resident import Resident
+from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
 
 
 class Optimiser(Protocol):
     def step(self) -> None:
         """Change the parameters by their gradient, which may be overwritten."""
+
+    def dump(self) -> Vector:
+        """All that a later visit needs in order to go on where this one stopped."""
+
+    def resume(self, memory: Vector) -> None:
+        """Go on from what `dump` left."""
 
 
 class Sgd:
@@ -32,6 +40,13 @@ class Sgd:
         if self.settings.momentum:
             self.velocity.mul_(self.settings.momentum).add_(self.gradient)
         self.weights.add_(self.velocity, alpha=-self.settings.lr)
+
+    def dump(self) -> Vector:
+        return flat_memory(self.velocity if self.settings.momentum else self.velocity[:0])
+
+    def resume(self, memory: Vector) -> None:
+        if self.settings.momentum:
+            self.velocity.copy_(tensor(memory))
 
 
 class Adam:
@@ -55,7 +70,28 @@ class Adam:
         denominator = (self.second.sqrt() / scale).add_(self.EPSILON)
         self.weights.addcdiv_(self.first, denominator, value=-self.settings.lr / (1 - self.BETA1**self.steps))
 
+    def dump(self) -> Vector:
+        # float32 counts exactly up to 2^24 steps
+        return flat_memory(self.first.new_tensor([self.steps]), self.first, self.second)
 
-def optimiser(resident: Resident, settings: LocalTraining) -> Optimiser:
-    """A fresh optimiser for one visit."""
-    return Sgd(resident, settings) if settings.optimizer == "sgd" else Adam(resident, settings)
+    def resume(self, memory: Vector) -> None:
+        self.steps = int(memory[0])
+        for moment, saved in zip((self.first, self.second), tensor(memory[1:]).chunk(2), strict=True):
+            moment.copy_(saved)
+
+
+def optimiser(resident: Resident, settings: LocalTraining, memory: Vector | None = None) -> Optimiser:
+    """A fresh optimiser for one visit, or one that goes on with the memory of an earlier visit."""
+    made: Optimiser = Sgd(resident, settings) if settings.optimizer == "sgd" else Adam(resident, settings)
+    if memory is not None:
+        made.resume(memory)
+    return made
+
+
+def flat_memory(*parts: Tensor) -> Vector:
+    """Tensors one behind the other, as numbers of their own."""
+    return np.concatenate([part.cpu().numpy() for part in parts])
+
+
+def tensor(memory: Vector) -> Tensor:
+    return torch.from_numpy(np.array(memory, copy=not memory.flags.writeable))

@@ -1,0 +1,31 @@
+"""FedDS: federated averaging with Dawid-Skene weights.
+
+J. Dong, R. Zhu, X. Shang and J.-H. Xue: "Dawid-Skene-model-based label-noise mitigation for federated learning",
+Information Sciences 745, 2026. Local training is that of the host; the server weighs what comes back by reliability on
+public, unlabelled images. With another host: `method: {name: scaffold, weighting: dawid_skene}`, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from rayfl.algorithms.dawid_skene import DawidSkeneWeighting
+from rayfl.algorithms.fedavg import FedAvg
+from rayfl.algorithms.weighting import WEIGHTINGS, Weighting
+from rayfl.component import component, slot
+
+
+@component
+class FedDS(FedAvg):
+    """Federated averaging that trusts a client as much as its model looks right on public, unlabelled images."""
+
+    citation: ClassVar[str] = "Dong et al., Information Sciences 2026"
+    deviations: ClassVar[tuple[str, ...]] = (
+        "Annotators are the participants of the round; the text speaks of all clients.",
+        "EM stops at tol 1e-5 or after 500 iterations: the paper never states its default, the code has these.",
+        "The E-step has the class prior of eq. 9, which the released code leaves out (use_prior: false).",
+        "EM starts from the shares of the votes, as in the code; this anchors the names of the latent classes.",
+        "Clients weigh equally in a round whose reliabilities sum to zero.",
+    )
+    weighting: Annotated[Weighting, slot(WEIGHTINGS)] = DawidSkeneWeighting()
+    """`dawid_skene` (the paper's); `size` or `equal` is FedAvg."""
