@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfl.codec import pack, unpack
+from rayfl.config import mask
 from rayfl.errors import StorageError
 
 log = logging.getLogger("rayfl")
@@ -42,7 +43,7 @@ class CheckpointStore:
     def __init__(self, uri: str) -> None:
         from pyarrow import fs
 
-        self.uri = uri
+        self.uri = mask(uri)
         self.files: Any
         self.root: str
         try:
@@ -50,7 +51,7 @@ class CheckpointStore:
             self.files.create_dir(f"{self.root}/clients", recursive=True)
         except (OSError, ValueError) as error:
             raise StorageError(
-                f"checkpoints need a writable place; got {uri} ({error}). Set checkpoint.uri."
+                f"checkpoints need a writable place; got {self.uri} ({mask(str(error))}). Set checkpoint.uri."
             ) from error
         self._written: dict[tuple[int, str], tuple[Any, str, str]] = {}
 

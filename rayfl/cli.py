@@ -198,8 +198,12 @@ def main(arguments: list[str] | None = None) -> Any:
     except RayflError as error:
         if "--debug" in words:
             raise
-        click.echo(f"error: {error}", err=True)
+        from rayfl.config import mask
+
+        click.echo(f"error: {mask(str(error))}", err=True)
         sys.exit(error.exit_code)
+    except SystemExit:
+        raise
     except BaseException as stopped:
         explain_interruption(stopped)
         raise

@@ -91,13 +91,15 @@ def run(
     directory = run_directory(settings, resume)
     with stoppable(directory):
         dataset, scenario = open_federation(settings, settings.seeds_for("data"))
-        begin(settings, directory, scenario)
-        tracker = Tracker(directory, tracking_uri(settings), settings.tracking.enabled)
-        describe(tracker, settings, scenario)
+        with writing(directory):
+            begin(settings, directory, scenario)
+            tracker = Tracker(directory, tracking_uri(settings), settings.tracking.enabled)
+            describe(tracker, settings, scenario)
         try:
             outcome = rounds(settings, dataset, scenario, directory, tracker, address, progress or Silent())
             recipe = NetworkRecipe(settings, dataset.shape, len(scenario.classes))
-            conclude(tracker, settings, scenario, directory, outcome, recipe, dataset)
+            with writing(directory):
+                conclude(tracker, settings, scenario, directory, outcome, recipe, dataset)
         except BaseException as error:
             tracker.finish("KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED", patience=2.0)
             raise
@@ -160,14 +162,21 @@ def described(directory: Path) -> dict[str, Any]:
 
 def begin(config: Config, directory: Path, scenario: Scenario) -> None:
     """Write what the run is, before it starts."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.yaml").write_text(yaml.safe_dump(config.resolved(), sort_keys=False))
+    facts = {"digest": config.digest, "scenario": scenario.sha256, "rayfl": __version__}
+    (directory / "run.json").write_text(json.dumps(facts))
+    (directory / "result.json").unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """What cannot be written is said in a sentence."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "config.yaml").write_text(yaml.safe_dump(config.resolved(), sort_keys=False))
-        facts = {"digest": config.digest, "scenario": scenario.sha256, "rayfl": __version__}
-        (directory / "run.json").write_text(json.dumps(facts))
-        (directory / "result.json").unlink(missing_ok=True)
+        yield
     except OSError as error:
-        raise StorageError(f"the output folder must be writable; got {directory} ({error}). Set output.") from error
+        remedy = "Free some space or set output."
+        raise StorageError(f"the output folder must be writable; got {directory} ({error}). {remedy}") from error
 
 
 # -- the rounds ------------------------------------------------------------------------------------------------------
@@ -303,7 +312,8 @@ def conclude(
     """What a finished run leaves: result, figures, model."""
     metrics = {name: value for record in outcome.history for name, value in record["metrics"].items()}
     facts = {"sha256": outcome.sha256, "rounds": outcome.rounds, "metrics": metrics, "history": outcome.history}
-    (directory / "result.json").write_text(json.dumps(facts))
+    (directory / "result.part").write_text(json.dumps(facts))
+    os.replace(directory / "result.part", directory / "result.json")
     tracker.tags({"model_sha256": outcome.sha256})
     if not tracker.enabled:
         return

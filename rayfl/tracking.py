@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.config import mask
+from rayfl.errors import StorageError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -47,8 +48,17 @@ class Journal:
 
     def append(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, "time": int(time.time() * 1000), **content})
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            self.mend()
+            remedy = "What is in it is kept. Free some space, then --resume the run."
+            raise StorageError(f"the journal of a run must be writable; got {self.path} ({error}). {remedy}") from error
+
+    def mend(self) -> None:
+        """Cut off a last line that a crash or a full disk left unfinished: it would spoil the next one."""
+        os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def entries(self, start: int = 0) -> Iterator[dict[str, Any]]:
         """The entries from a line on; a last line that was cut short by a crash is not one."""
@@ -164,6 +174,7 @@ class Tracker:
         self._carrier = Carrier(self.journal, uri)
         self._wake, self._closing = threading.Event(), threading.Event()
         self._failed = False
+        self.journal.mend()
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
         if enabled:
             self._thread.start()
@@ -195,7 +206,10 @@ class Tracker:
 
     def finish(self, status: str, patience: float = 60.0) -> None:
         """The run's end; waits until the journal is carried, unless the server is dead."""
-        self._add("status", status=status)
+        try:
+            self._add("status", status=status)
+        except StorageError as error:
+            log.warning("tracking: how the run ended is not recorded: %s", error)
         self._closing.set()
         self._wake.set()
         if self.enabled:
@@ -238,13 +252,13 @@ def quiet_client(uri: str) -> MlflowClient:
     """A client that gives up on a dead server in seconds, not minutes, and does not chat."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    for name in ("alembic", "mlflow"):
+    for name in ("alembic", "mlflow", "urllib3"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     from mlflow import MlflowClient
 
-    for name in ("alembic", "mlflow"):
+    for name in ("alembic", "mlflow", "urllib3"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return MlflowClient(tracking_uri=uri)
 

@@ -2,7 +2,7 @@
 
 J. Dong, R. Zhu, X. Shang and J.-H. Xue: "Dawid-Skene-model-based label-noise mitigation for federated learning",
 Information Sciences 745, 2026. The server asks every returned model for the class of every public image; the
-Dawid-Skene model explains these votes by one confusion matrix M_j a client, without any label (eq. 9-13); the mean of
+Dawid-Skene model explains these votes by one confusion matrix M_j a client, without any label (eq. 9-11); the mean of
 its diagonal is the client's reliability r_j (eq. 7), and the weights are w_j = r_j / sum r (eq. 8).
 """
 
@@ -39,7 +39,7 @@ class DawidSkeneWeighting(Weighting):
     """
 
     iterations: Natural = 500
-    """Most EM iterations. Paper: 500 is the best of 50, 100, 500 and 1000 (with `tol: 0`)."""
+    """Most EM iterations. Paper: 500, the best of 50, 100, 500 and 1000; a comparison of counts needs `tol: 0`."""
     tol: NonNegative = 1e-5
     """EM stops when no posterior moves by this much; 0 takes every iteration. Released code: 1e-5."""
     init: Literal["soft", "hard"] = "soft"

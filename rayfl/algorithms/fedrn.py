@@ -204,8 +204,7 @@ class Roster(NamedTuple):
         unknown = (np.nan, np.full(classes, np.nan))
         accuracies, answers = zip(*(profile.get(client, unknown) for client in ids), strict=True)
         stacked = np.array(answers, dtype=np.float64)
-        known: Bools = np.isfinite(stacked).all(axis=1)
-        return cls(list(ids), np.array(accuracies), stacked, known)
+        return cls(list(ids), np.array(accuracies), stacked, np.asarray(np.isfinite(stacked).all(axis=1)))
 
 
 @component
@@ -216,14 +215,14 @@ class FedRN(FedAvg):
     deviations: ClassVar[tuple[str, ...]] = (
         "Only clients that have taken part can be neighbours or count in a minimum or maximum; the authors' code gives "
         "the others a random network and a random answer to the probe.",
-        "A client that first takes part after the warm-up judges by the global model, with expertise 0.5 and similarity "
-        "0 to everybody else.",
+        "A client that first takes part after the warm-up judges by the global model, with expertise 0.5 and "
+        "similarity 0 to everybody else.",
         "Models, accuracies and answers are those at the start of the round; in the authors' code later participants "
         "see the results of earlier ones.",
         "Losses for the mixture are taken without augmentation, in batches of fixed size and order.",
         "The mixture starts from 2-means instead of random points, so it is deterministic.",
-        "Where accuracies do not differ, expertise is 0.5; where similarities do not, they are 1; where all trust in an "
-        "ensemble is 0, its models count equally.",
+        "Where accuracies do not differ, expertise is 0.5; where similarities do not, they are 1; where all trust in "
+        "an ensemble is 0, its models count equally.",
         "An empty clean or auxiliary set is replaced by all samples of the client.",
         "A neighbour whose losses are not finite is left out; an own model of that kind is replaced by the global one.",
         "While heads are fine-tuned, bodies run in evaluation mode: no dropout, and no change of BatchNorm statistics.",

@@ -1,0 +1,198 @@
+"""FedProx against numbers worked out by hand, on clients whose network is a single number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.fedprox import FedProx, proximal
+from rayfl.errors import ConfigError
+from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.executor import Holdings
+from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.seam import Client
+from rayfl.learn.learner import Learner
+from rayfl.learn.training import LocalTraining, Normalisation
+from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
+
+PUBLIC = {"split": {"public": 0.2}}
+
+ROWS = [
+    Row(
+        "fedprox",
+        {"name": "fedprox"},
+        neutral={"name": "fedprox", "mu": 0.0},
+        same_as={"name": "fedavg"},
+        refused=[({"mu": -1.0}, "mu"), ({"mu": "inf"}, "mu"), ({"nu": 0.1}, "nu")],
+    ),
+    Row(
+        "fedprox_dawid_skene",
+        {"name": "fedprox", "weighting": "dawid_skene"},
+        config=PUBLIC,
+        neutral={"name": "fedprox", "weighting": "dawid_skene", "mu": 0.0},
+        same_as={"name": "fedds"},
+    ),
+]
+
+Objective = Callable[[Tensor, Tensor], Tensor]
+"""The loss of every sample, from the network's number and the client's id."""
+
+
+class OneNumber(nn.Module):
+    """A network that is one parameter, whatever it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.number.expand(len(x), 1)
+
+
+def fleet_of_numbers(sizes: Sequence[int], cohort: int | None = None, **training: Any) -> InlineFleet:
+    """Clients that train one number; the label of every sample is the id of its client."""
+    settings = LocalTraining(**{"batch_size": 1, "lr": 0.1, **training})
+    total, offsets = sum(sizes), np.cumsum([0, *sizes])
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    holdings = Holdings(np.zeros((total, 1, 1, 1), np.uint8), owner, np.arange(total), offsets)
+    spec = Spec(lambda: Learner(OneNumber, settings, Normalisation()), Streams(0), cohort or len(sizes))
+    return InlineFleet(spec, holdings)
+
+
+def minimise(monkeypatch: pytest.MonkeyPatch, objective: Objective) -> None:
+    """Let clients minimise this where they would minimise cross-entropy."""
+
+    def loss(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+        values = objective(logits[:, 0], y)
+        return values.sum() if reduction == "sum" else values.mean()
+
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", loss)
+
+
+def quadratic(a: Sequence[float], b: Sequence[float]) -> Objective:
+    """Client i minimises a_i / 2 (y - b_i)^2."""
+    curvature, minimum = torch.tensor(a), torch.tensor(b)
+    return lambda number, client: curvature[client] / 2 * (number - minimum[client]) ** 2
+
+
+def played(method: FedAvg, fleet: InlineFleet, rounds: int, start: Sequence[float] = (0.0,)) -> list[Global]:
+    """The method's state after every round."""
+    states = [method.init(fleet, fleet.put(np.array(start, np.float32)))]
+    for fleet.round in range(rounds):
+        states.append(method.round(states[-1], fleet, fleet.round))
+    return states[1:]
+
+
+def number(fleet: InlineFleet, state: Global) -> float:
+    """The global model, where it is a number."""
+    return float(fleet.get(state.model)[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "momentum", "path"),
+    [
+        ({"mu": 0.5}, 0.0, [0.2, 0.35, 0.4625]),
+        ({"mu": 0.0}, 0.0, [0.2, 0.36, 0.488]),
+        ({"mu": 0.5}, 0.9, [0.2, 0.53, 0.8945]),
+    ],
+)
+def test_steps_on_a_parabola(
+    settings: dict[str, float], momentum: float, path: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(a/2)(w - b)^2 with a = 2, b = 1 from w = 0 with lr 0.1: each gradient is 2 (w - 1) + mu w."""
+    minimise(monkeypatch, quadratic([2.0], [1.0]))
+    for steps, expected in enumerate(path, start=1):
+        fleet = fleet_of_numbers([1], epochs=steps, momentum=momentum)
+        assert number(fleet, played(FedProx(**settings), fleet, 1)[0]) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("start", "rest"), [(0.0, 0.8), (0.3, 0.86)])
+def test_rests_between_its_minimum_and_the_broadcast_model(
+    start: float, rest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(a b + mu w_t) / (a + mu)."""
+    minimise(monkeypatch, quadratic([2.0], [1.0]))
+    fleet = fleet_of_numbers([1], epochs=100)
+    state = played(FedProx(mu=0.5), fleet, 1, [start])[0]
+    assert number(fleet, state) == pytest.approx(rest, abs=1e-6)
+
+
+def test_the_anchor_is_the_model_of_this_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From round to round the rest wanders to the minimum: 0.8, then (2 + 0.5 * 0.8) / 2.5 = 0.96, ..."""
+    minimise(monkeypatch, quadratic([2.0], [1.0]))
+    fleet = fleet_of_numbers([1], epochs=100)
+    found = [number(fleet, state) for state in played(FedProx(mu=0.5), fleet, 3)]
+    assert found == pytest.approx([0.8, 0.96, 0.992], abs=1e-6)
+
+
+@pytest.mark.parametrize("mu", [0.05, 1.0, 4.0])
+def test_the_first_step_is_that_of_fedavg(mu: float, tmp_path: Path) -> None:
+    """At the anchor the proximal term has no gradient."""
+    row = Row("one step", {"name": "fedavg"}, config={"training": {"steps": 1}})
+    plain, _ = run_toy(shortened(toy_config(row, tmp_path), 1), directory="plain")
+    near, _ = run_toy(shortened(toy_config(row, tmp_path, {"name": "fedprox", "mu": mu}), 1), directory="near")
+    assert near.sha256 == plain.sha256
+
+
+def client_with(net: Callable[[], nn.Module]) -> Client:
+    """A client without samples that trains this network."""
+    learner = Learner(net, LocalTraining(), Normalisation())
+    return Client(0, np.zeros((0, 1, 1, 1), np.uint8), None, {}, np.random.default_rng(0), learner)
+
+
+def test_the_pull_is_the_gradient_of_the_penalty() -> None:
+    difference = torch.tensor([0.1, -0.2, 0.3], requires_grad=True)
+    penalty = 0.05 / 2 * (difference * difference).sum()
+    penalty.backward()  # type: ignore[no-untyped-call]
+    client = client_with(lambda: nn.Linear(3, 1, bias=False))
+    anchor, gradient = np.array([1.0, 2.0, 3.0], np.float32), torch.ones(3)
+    proximal(client, anchor, 0.05)(torch.from_numpy(anchor) + difference.detach(), gradient)
+    assert penalty.item() == pytest.approx(0.0035)
+    assert difference.grad is not None
+    torch.testing.assert_close(gradient - 1, difference.grad, atol=1e-6, rtol=0)
+    torch.testing.assert_close(gradient - 1, torch.tensor([0.005, -0.010, 0.015]), atol=1e-6, rtol=0)
+
+
+def test_batchnorm_statistics_are_not_pulled() -> None:
+    client = client_with(lambda: nn.BatchNorm1d(4))
+    resident = client.learner.resident()
+    weights = resident.dump()
+    assert len(weights) == 16
+    proximal(client, weights, 1.0)(resident.parameters + 1, resident.gradient)
+    assert resident.gradient.tolist() == [1.0] * 8
+    assert np.array_equal(resident.dump(), weights)
+
+
+@pytest.mark.parametrize(("mu", "furthest"), [(9.0, 0.19), (99.0, 0.02), (999.0, 0.0021)])
+def test_a_strong_pull_freezes_the_model(mu: float, furthest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    minimise(monkeypatch, quadratic([2.0], [1.0]))
+    fleet = fleet_of_numbers([1], epochs=50, lr=0.9 / mu)
+    assert 0 < number(fleet, played(FedProx(mu=mu), fleet, 1)[0]) <= furthest
+
+
+@pytest.mark.parametrize("mu", [5.0, 80.0])
+def test_a_pull_that_overshoots_is_refused(mu: float, tmp_path: Path) -> None:
+    config = toy_config(ROWS[0], tmp_path, {"name": "fedprox", "mu": mu})
+    with pytest.raises(ConfigError, match=rf"mu \* training.lr of FedProx is below 1; got {mu:g} \* 0.2"):
+        run_toy(config)
+
+
+def test_adam_takes_any_pull(tmp_path: Path) -> None:
+    config = toy_config(ROWS[0], tmp_path, {"name": "fedprox", "mu": 80.0}, training={"optimizer": "adam"})
+    outcome, _ = run_toy(shortened(config, 1))
+    assert np.isfinite(outcome.models[None]).all()
+
+
+def test_costs_what_fedavg_costs(tmp_path: Path) -> None:
+    near, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path), 1), directory="near")
+    plain, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), 1), directory="plain")
+    costs = [{k: v for k, v in run.history[0]["metrics"].items() if "cost/" in k} for run in (near, plain)]
+    assert costs[0] == costs[1]
+    assert costs[0]["cost/forward"] > 0

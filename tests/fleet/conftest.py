@@ -1,0 +1,38 @@
+"""The two fleets, each started once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.inline import InlineFleet
+from tests.fleet.toys import cleared, holdings, ray_fleet, spec
+
+
+@pytest.fixture(scope="session")
+def pool(cluster: None) -> Iterator[BaseFleet]:
+    """Two actors."""
+    fleet = ray_fleet(2)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def on_ray(pool: BaseFleet) -> BaseFleet:
+    return cleared(pool)
+
+
+@pytest.fixture
+def here() -> Iterator[BaseFleet]:
+    fleet = InlineFleet(spec(), holdings())
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture(params=["here", "on_ray"])
+def fleet(request: pytest.FixtureRequest) -> BaseFleet:
+    """Each fleet in turn: they differ in nothing but speed."""
+    found: BaseFleet = request.getfixturevalue(request.param)
+    return found

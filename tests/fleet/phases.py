@@ -1,0 +1,181 @@
+"""Phases that tests send to a fleet. Actors import them from here."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rayfl.errors import DataError
+from rayfl.fleet.executor import Executor
+from rayfl.fleet.seam import Client, Out, Shard, Vector
+
+
+def describe(client: Client) -> Out:
+    """What the client owns and believes."""
+    return Out({"n": len(client), "x": client.x.tolist(), "y": client.y.tolist()})
+
+
+def draw(client: Client) -> Out:
+    """Its stream, in numpy and in torch."""
+    return Out({"numpy": client.rng.random(3).tolist(), "torch": torch.rand(3).tolist()})
+
+
+def update(client: Client, *, size: int = 1000, scale: float = 1.0) -> Out:
+    """A random update of its own."""
+    return Out({"n": len(client)}, update=(scale * client.rng.normal(size=size)).astype(np.float32))
+
+
+def leave(client: Client, *, models: Mapping[int, Sequence[float]]) -> Out:
+    """A given update, and a state that says so."""
+    return Out({"n": len(client)}, np.array(models[client.id], np.float32), {"seen": np.ones(1)})
+
+
+def pair(client: Client, *, size: int = 4) -> Out:
+    """Two named updates."""
+    ones = np.ones(size, np.float32)
+    return Out(update={"dw": client.id * ones, "dc": -client.id * ones})
+
+
+def scribble(
+    client: Client,
+    *,
+    what: str,
+    shared: NDArray[Any] | None = None,
+    own: NDArray[Any] | None = None,
+    nested: Mapping[str, Sequence[NDArray[Any]]] | None = None,
+    public: Shard | None = None,
+    peer: NDArray[Any] | None = None,
+) -> Out:
+    """Writes where nobody may."""
+    targets: dict[str, Any] = {
+        "x": client.x,
+        "y": client.y,
+        "shared": shared,
+        "own": own,
+        "nested": None if nested is None else nested["deep"][0],
+        "public": None if public is None else public.x,
+        "state": client.state.get("v"),
+        "nested state": client.state.get("tree", {}).get("leaf"),
+        "peer": peer,
+    }
+    targets[what][...] = 0
+    return Out()
+
+
+def remember(client: Client, *, value: float) -> Out:
+    """State of three shapes; reports what was there before."""
+    before = client.state["v"].tolist() if "v" in client.state else None
+    state = {"v": np.full(3, value), "tree": {"leaf": np.zeros(2)}, "log": [value]}
+    return Out({"before": before}, state=state)
+
+
+def append_to_log(client: Client) -> Out:
+    """Changes a list of its state in place, which must change nothing."""
+    client.state["log"].append(99.0)
+    return Out({"log": list(client.state["log"])})
+
+
+def read_peer(client: Client, *, peer: NDArray[Any], value: float) -> Out:
+    """Reads a neighbour while writing its own."""
+    return Out({"peer": peer.tolist()}, state={"v": np.full(3, value)})
+
+
+def relabel(client: Client, *, label: int) -> Out:
+    return Out(state={"y": np.full(len(client), label)})
+
+
+def own_labels(client: Client) -> Out:
+    return Out({"y": client.y.tolist()})
+
+
+def too_much(client: Client, *, size: int) -> Out:
+    return Out({"weights": np.zeros(size, np.uint8)})
+
+
+def too_much_and_state(client: Client) -> Out:
+    return Out({"weights": np.zeros(1 << 21, np.uint8)}, state={"v": np.ones(1)})
+
+
+def fail(client: Client, *, on: int) -> Out:
+    """Raises on one client, after others left their state."""
+    if client.id == on:
+        raise ZeroDivisionError("what went wrong here")
+    return Out(state={"v": np.ones(1)})
+
+
+def refuse(client: Client) -> Out:
+    raise DataError("images are square; got 3x4. Crop them.")
+
+
+def no_out(client: Client) -> Any:
+    return {"n": 1}
+
+
+def look_at(client: Client, *, held: Shard) -> Out:
+    return Out({"n": len(held), "labels": None if held.y is None else held.y.tolist()})
+
+
+def norm(client: Client, *, w: Vector, offset: float = 0.0) -> Out:
+    """The server's look at one update."""
+    return Out({"norm": float(np.abs(w).sum()) + offset, "id": client.id, "draw": float(client.rng.random())})
+
+
+def pass_on(client: Client, *, values: Any) -> Out:
+    """What a structure of references became."""
+    total = float(sum(np.sum(value) for value in values["list"])) + float(np.sum(values["one"]))
+    return Out({"total": total, "kind": type(values["list"]).__name__})
+
+
+def spread_of(client: Client, *, split: Any) -> Out:
+    """Reads a named tuple by its names."""
+    return Out({"kind": type(split).__name__, "low": float(split.low), "high": float(split.high)})
+
+
+def train_a_bit(client: Client, *, w: Vector) -> Out:
+    """Costs passes."""
+    client.learner.passes.forward += 2 * len(client)
+    client.learner.passes.backward += len(client)
+    return Out({"loss": 0.5, "n": len(client), "_hint": "free"}, update=w + 1)
+
+
+def held_updates(client: Client) -> Out:
+    """How many updates lie where this runs, beside those of this map."""
+    places = [thing for thing in gc.get_objects() if isinstance(thing, Executor)]
+    return Out({"held": sorted(key for place in places for key in place.updates), "pid": os.getpid()})
+
+
+def die_once(client: Client, *, victim: int, marker: str) -> Out:
+    """Kills its own process the first time that the victim is visited."""
+    if client.id == victim and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return update(client)
+
+
+def die(client: Client, *, victim: int, diary: str) -> Out:
+    """Kills its own process whenever the victim is visited."""
+    if client.id == victim:
+        with Path(diary).open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Out()
+
+
+def read_features(client: Client, *, public: Shard) -> Out:
+    return Out({"own": client.features["enc"].tolist(), "public": public.features["enc"].tolist()})
+
+
+def work(client: Client, *, seconds: float = 0.0) -> Out:
+    """Takes its time."""
+    import time
+
+    time.sleep(seconds)
+    return Out({"pid": os.getpid()})

@@ -1,0 +1,122 @@
+"""Sums of weighted vectors have one value, however they are grouped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rayfl.fleet.exact import CHUNK, Grid, finish, partial_sum
+from rayfl.fleet.executor import peak
+
+Vectors = dict[int, NDArray[np.float32]]
+
+
+def mean(vectors: Vectors, weights: dict[int, float], groups: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """The mean by way of one partial sum a group."""
+    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors))
+    parts = [partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid) for group in groups]
+    return finish(parts, sum(weights[c] for c in sorted(weights)))
+
+
+def reference(vectors: Vectors, weights: dict[int, float]) -> NDArray[np.longdouble]:
+    """The mean in extended precision."""
+    total = sum(np.longdouble(weights[c]) * v.astype(np.longdouble) for c, v in vectors.items())
+    return np.asarray(total / sum(np.longdouble(w) for w in weights.values()))
+
+
+@st.composite
+def cohorts(draw: st.DrawFn) -> tuple[Vectors, dict[int, float], list[list[int]], list[list[int]]]:
+    """Vectors of any magnitude with weights, and two ways to group the clients."""
+    count, size = draw(st.integers(1, 12)), draw(st.integers(1, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    powers = draw(st.lists(st.integers(-40, 37), min_size=count, max_size=count))
+    vectors = {
+        c: (rng.normal(size=size) * 10.0 ** rng.integers(-3, 1, size) * 10.0**p).astype(np.float32)
+        for c, p in enumerate(powers)
+    }
+    weights = {c: float(w) for c, w in enumerate(rng.lognormal(0, 4, count))}
+    return vectors, weights, draw(groupings(count)), draw(groupings(count))
+
+
+@st.composite
+def groupings(draw: st.DrawFn, count: int) -> list[list[int]]:
+    """The clients in any order, cut at any places."""
+    order = draw(st.permutations(range(count)))
+    cuts = sorted(draw(st.sets(st.integers(1, count - 1)))) if count > 1 else []
+    return [list(order[a:b]) for a, b in zip([0, *cuts], [*cuts, count], strict=True)]
+
+
+@given(cohorts())
+@settings(max_examples=300, deadline=None)
+def test_any_grouping_and_order_gives_the_same_bits(
+    drawn: tuple[Vectors, dict[int, float], list[list[int]], list[list[int]]],
+) -> None:
+    vectors, weights, one, other = drawn
+    assert mean(vectors, weights, one).tobytes() == mean(vectors, weights, other).tobytes()
+
+
+@given(cohorts())
+@settings(max_examples=200, deadline=None)
+def test_agrees_with_extended_precision(
+    drawn: tuple[Vectors, dict[int, float], list[list[int]], list[list[int]]],
+) -> None:
+    vectors, weights, groups, _ = drawn
+    expected = reference(vectors, weights)
+    # Cancellation leaves what float64 products lose, relative to the largest term.
+    terms = np.max([w * np.abs(vectors[c]).astype(np.longdouble) for c, w in weights.items()], axis=0)
+    allowed = np.spacing(np.abs(expected).astype(np.float32)) + terms * 2.0**-50 / sum(weights.values())
+    assert np.all(np.abs(mean(vectors, weights, groups).astype(np.longdouble) - expected) <= allowed)
+
+
+@pytest.mark.parametrize("magnitude", [1e-45, 1e-38, 1e-20, 1.0, 1e20, 3e38])
+@pytest.mark.parametrize("weight", [1e-60, 1.0, 1e60])
+def test_equal_vectors_are_their_own_mean_at_any_magnitude(magnitude: float, weight: float) -> None:
+    vector = np.array([magnitude, -magnitude, magnitude / 2, 0.0], np.float32)
+    found = mean(dict.fromkeys(range(7), vector), dict.fromkeys(range(7), weight), [[3, 1], [0, 2, 4, 5, 6]])
+    assert np.array_equal(found, vector)
+
+
+def test_small_entries_beside_large_ones_keep_their_digits() -> None:
+    vectors = {c: np.array([1e20, 1.0 + c, 1e-10 * (1 + c)], np.float32) for c in range(3)}
+    found = mean(vectors, {0: 1.0, 1: 2.0, 2: 5.0}, [[0], [1], [2]])
+    assert np.array_equal(found, reference(vectors, {0: 1.0, 1: 2.0, 2: 5.0}).astype(np.float32))
+
+
+def test_cancellation_is_exact_where_products_are() -> None:
+    vectors = {0: np.float32([1e8]), 1: np.float32([1.0]), 2: np.float32([-1e8])}
+    assert mean(vectors, dict.fromkeys(range(3), 1.0), [[0], [1], [2]]).tolist() == [np.float32(1 / 3)]
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
+def test_length_of_the_vectors_does_not_matter(size: int) -> None:
+    rng = np.random.default_rng(size)
+    vectors = {c: rng.normal(size=size).astype(np.float32) for c in range(3)}
+    weights = {0: 1.0, 1: 3.0, 2: 4.0}
+    found = mean(vectors, weights, [[1], [2, 0]])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, reference(vectors, weights).astype(np.float64), rtol=1e-6, atol=1e-8)
+
+
+def test_plain_summation_would_not_do() -> None:
+    """The vectors that other tests use do tell groupings apart when they are summed in float64."""
+    rng = np.random.default_rng(0)
+    vectors = {c: (rng.normal(size=4000) * 10.0 ** rng.integers(-8, 8)).astype(np.float64) for c in range(9)}
+    forward, backward = sum(vectors[c] / 3 for c in range(9)), sum(vectors[c] / 3 for c in reversed(range(9)))
+    assert not np.array_equal(forward, backward)
+
+
+@pytest.mark.parametrize("terms", [1, 2, 200, 100_000])
+@pytest.mark.parametrize("bound", [0.0, 1e-300, 1.0, 1e200])
+def test_grids_hold_the_whole_sum(bound: float, terms: int) -> None:
+    """Both magic constants stay in one binade while a bounded sum is added, so every addition rounds alike."""
+    grid = Grid.bounded(bound, terms)
+    for constant, reach in ((grid.coarse, bound), (grid.fine, terms * math.ulp(grid.coarse) / 2)):
+        binade = math.frexp(constant)[1]
+        assert math.frexp(constant + reach)[1] == math.frexp(constant - reach)[1] == binade
+        assert reach < 2**52 * math.ulp(constant)

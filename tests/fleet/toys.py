@@ -1,0 +1,66 @@
+"""A small federation for tests of the fleets, in this process or on a pool of actors that all tests share."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from rayfl.fleet.base import BaseFleet, Spec, Streams
+from rayfl.fleet.executor import Holdings
+from rayfl.fleet.placement import Placement
+from rayfl.fleet.seam import Shard
+from rayfl.learn.learner import Learner
+from rayfl.learn.training import LocalTraining, Normalisation
+
+SIZES = (5, 1, 0, 7, 3, 4)
+CLIENTS = (0, 1, 3, 4, 5)
+"""Those that own something."""
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+
+
+def learner() -> Learner:
+    return Learner(network, LocalTraining(), Normalisation())
+
+
+def holdings(sizes: tuple[int, ...] = SIZES, **more: Any) -> Holdings:
+    """Client k owns sizes[k] images of 2 x 2 x 1; a public set without labels and a labelled test set."""
+    total = sum(sizes)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (total, 2, 2, 1), dtype=np.uint8)
+    labels = np.arange(total) % 3
+    sets = {"test": Shard(images[:4].copy(), labels[:4].copy()), "public": Shard(images[4:9].copy(), None)}
+    offsets = np.cumsum([0, *sizes])
+    return Holdings(images, labels, rng.permutation(total), offsets, sets=sets, **more)
+
+
+def spec(seed: int = 7, cohort: int = 3) -> Spec:
+    return Spec(learner, Streams(seed), cohort)
+
+
+def ray_fleet(actors: int, held: Holdings | None = None, made: Spec | None = None, **pinned: Any) -> Any:
+    """A pool of its own; whoever asks for it closes it."""
+    import ray
+
+    from rayfl.fleet.ray_fleet import RayFleet
+
+    held = held or holdings()
+    return RayFleet(made or spec(), held, ray.put(held), Placement(actors, **{"cpus": 0.5, **pinned}))
+
+
+def cleared(fleet: BaseFleet) -> BaseFleet:
+    """As good as new, for the next test."""
+    fleet.round = 0
+    fleet.table.clear()
+    fleet.left.clear()
+    for take in (fleet.take_logged, fleet.take_estimates, fleet.take_busy, fleet.take_diverged, fleet.costs.take):
+        take()
+    return fleet
+
+
+failing_learner = partial(Learner, network, LocalTraining(), Normalisation(), device="no such device")
