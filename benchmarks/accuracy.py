@@ -160,7 +160,7 @@ def preamble() -> list[str]:
     return [
         "# Results on real data",
         "",
-        "Written by `python benchmarks/accuracy.py`; each figure has its command and the hash of its scenario below its table.",
+        "Written by `python benchmarks/accuracy.py`; the command and the scenario of each figure are below its table.",
         f"Accuracies are percent. Machine: {facts}.",
         "",
     ]

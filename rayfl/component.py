@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Generic, TypeVar, cast
 
@@ -16,7 +17,7 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAda
 from pydantic.dataclasses import dataclass as validated
 from typing_extensions import dataclass_transform
 
-from rayfl.errors import ConfigError, nearest
+from rayfl.errors import ConfigError, broken, nearest
 
 T = TypeVar("T")
 Spec = str | Mapping[str, Any]
@@ -54,7 +55,11 @@ class Registry(Generic[T]):
                 f"unknown {self.kind} '{name}'. {nearest(name, self.entries)} "
                 f"Known: {known}; or write an import path such as my_package.my_module:Name".replace("  ", " ")
             )
-        return cast(type[T], import_path(path, self.kind))
+        found = import_path(path, self.kind)
+        if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+            rule = f"a {self.kind} is a dataclass, made with @component of rayfl.component"
+            raise ConfigError(broken(rule, f"'{path}', which is {reprlib.repr(found)}"))
+        return cast(type[T], found)
 
     def build(self, spec: Any) -> T:
         """The component that `name` or `{name: ..., setting: value}` describes; a ready component passes through."""
@@ -63,7 +68,7 @@ class Registry(Generic[T]):
         if isinstance(spec, str):
             spec = {"name": spec}
         if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
-            raise ConfigError(f"a {self.kind} is a name or a mapping with the key 'name'; got {spec!r}")
+            raise ConfigError(f"a {self.kind} is a name or a mapping with the key 'name'; got {reprlib.repr(spec)}")
         settings = {str(key): value for key, value in spec.items() if key != "name"}
         return TypeAdapter(self.find(spec["name"])).validate_python(settings)
 

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from rayfl.algorithms import METHODS
 from rayfl.component import Count, Natural, NonNegative, Positive, slot
 from rayfl.errors import ConfigError
-from rayfl.explain import explained
+from rayfl.explain import explained, shown
 from rayfl.federation.plan import FederationPlan, Place, part
 from rayfl.fleet.seam import Algorithm
 from rayfl.learn.training import LocalTraining, Participation
@@ -151,10 +151,11 @@ def read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"`base` must not lead back to itself; got {chain}")
     settings = parsed(path)
     bases = settings.pop("base", [])
+    names = [bases] if isinstance(bases, str) else bases
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{path}: `base` is a file name or a list of them; got {shown(bases)}")
     merged: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        if not isinstance(base, str):
-            raise ConfigError(f"{path}: `base` is a file name or a list of them; got {base!r}")
+    for base in names:
         merged = merge(merged, read_file(path.parent / base, (*above, path)))
     return merge(merged, settings)
 
@@ -162,16 +163,24 @@ def read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 def parsed(path: Path) -> dict[str, Any]:
     """The mapping that one YAML file holds."""
     try:
-        settings = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise ConfigError(f"a configuration is a readable YAML file; got {path} ({error})") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from None
+    settings = from_yaml(text, str(path))
     if settings is None:
         return {}
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values; got {type(settings).__name__}")
     return settings
+
+
+def from_yaml(text: str, where: str) -> Any:
+    """The plain values of a text."""
+    try:
+        return yaml.load(text, Loader=StrictLoader)
+    # A tag on a value that it does not fit, such as `!!timestamp 9`, surfaces as any of the last four.
+    except (yaml.YAMLError, RecursionError, ValueError, AttributeError, LookupError, TypeError) as error:
+        raise ConfigError(f"{where} is not valid YAML: {error}") from None
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,11 +204,7 @@ def overridden(settings: Mapping[str, Any], override: str) -> dict[str, Any]:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(f"an override has the form key.sub=value; got '{override}'")
-    try:
-        value = yaml.load(text, Loader=StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"override '{override}': the value is not valid YAML: {error}") from None
-    return put(settings, keys, value)
+    return put(settings, keys, from_yaml(text, f"the value of override '{override}'"))
 
 
 def put(settings: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:

@@ -89,19 +89,19 @@ def run(
     """Run one configuration. `resume` names a run, its directory, or `auto` for the newest unfinished one like it."""
     settings = config if isinstance(config, Config) else validated(config)
     directory = run_directory(settings, resume)
-    with stoppable(directory):
+    with stoppable(directory) as stop:
         dataset, scenario = open_federation(settings, settings.seeds_for("data"))
         with writing(directory):
             begin(settings, directory, scenario)
             tracker = Tracker(directory, tracking_uri(settings), settings.tracking.enabled)
             describe(tracker, settings, scenario)
         try:
-            outcome = rounds(settings, dataset, scenario, directory, tracker, address, progress or Silent())
+            outcome = rounds(settings, dataset, scenario, directory, tracker, address, progress or Silent(), stop)
             recipe = NetworkRecipe(settings, dataset.shape, len(scenario.classes))
             with writing(directory):
                 conclude(tracker, settings, scenario, directory, outcome, recipe, dataset)
         except BaseException as error:
-            tracker.finish("KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED", patience=2.0)
+            tracker.finish("KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED", patience=0.5)
             raise
         tracker.finish("FINISHED")
     confusion = None if outcome.verdict is None else outcome.verdict.confusion
@@ -190,6 +190,7 @@ def rounds(
     tracker: Tracker,
     address: str | None,
     progress: Progress,
+    stop: Stop,
 ) -> Outcome:
     """All rounds, in this process or on Ray; interrupted, they leave a checkpoint."""
     holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
@@ -214,13 +215,13 @@ def rounds(
             return inline_rounds(engine, config, dataset, scenario, holdings, emit)
         from rayfl.fleet.coordinator import cluster_facts, connected, drive, placed
 
-        with connected(address):
+        with stop.later(), connected(address):
             wanted = config.resources
             cohort = config.training.cohort(config.clients)
             placement = placed(wanted.actors, wanted.cpus_per_client, wanted.gpus_per_client, config.device, cohort)
             spec = spec_of(config, dataset, scenario, "cuda" if placement.cuda else "cpu")
             tracker.tags({"cluster": cluster_facts(), "actors": str(placement.actors)})
-            outcome: Outcome = drive(engine, spec, holdings, placement, emit)
+            outcome: Outcome = drive(engine, spec, holdings, placement, emit, stop.heed)
             return outcome
     finally:
         progress.close()
@@ -242,21 +243,45 @@ def inline_rounds(
         fleet.close()
 
 
-@contextmanager
-def stoppable(directory: Path) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run in good order, where this is the main thread and so may handle them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class Stop:
+    """What SIGINT and SIGTERM do: interrupt at once, or, while Ray's own code runs, at the next `heed`."""
 
-    def stop(number: int, _: object) -> None:
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        self.patient = False
+
+    def __call__(self, number: int, _: object) -> None:
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, signal.SIG_IGN)
-        raise Interrupted(number)
+        self.asked = number
+        if not self.patient:
+            self.heed()
 
+    def heed(self) -> None:
+        """Raise what was asked for."""
+        if self.asked is not None:
+            raise Interrupted(self.asked)
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Exceptions must not be thrown into the middle of Ray's compiled code, which would mangle them."""
+        self.patient = True
+        try:
+            yield
+        finally:
+            self.patient = False
+
+
+@contextmanager
+def stoppable(directory: Path) -> Iterator[Stop]:
+    """SIGINT and SIGTERM end the run in good order, where this is the main thread and so may handle them."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield stop
     except Interrupted as interruption:
         interruption.directory = directory
         raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,6 +15,8 @@ from rayfl.errors import ConfigError, nearest
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 SHOWN = 8
 WIDEST = 80
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = WIDEST
 
 
 def explained(error: ValidationError, model: type[BaseModel], settings: Any, where: str) -> str:
@@ -25,17 +28,27 @@ def explained(error: ValidationError, model: type[BaseModel], settings: Any, whe
 
 def sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> str:
     """One problem."""
-    loc = [part for part in item["loc"] if not is_branch(part)]
+    unknown = item["type"] in UNKNOWN
+    # What the user wrote may look like a branch; it is always last.
+    loc = [part for part in item["loc"][:-1] if not is_branch(part)]
+    loc += [part for part in item["loc"][-1:] if unknown or not is_branch(part)]
     path = ".".join(str(part) for part in loc) or "the configuration"
-    if item["type"] in UNKNOWN:
+    if unknown:
         known = known_keys(model, settings, loc[:-1])
         hint = nearest(str(loc[-1]), known)
-        return f"{path} is not a known key. {hint} Known here: {', '.join(known)}".replace(".  ", ". ")
+        return f"{path} is not a known key. {hint} Known here: {', '.join(known) or 'none'}".replace(".  ", ". ")
     if item["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{path} is required and missing"
     rule = item["msg"].removeprefix("Value error, ").removeprefix("Input should ")
     hint = nearest(item["input"], choices(item)) if isinstance(item["input"], str) else ""
-    return f"{path}: {allowed(rule)}; got {shown(item['input'])}. {hint}".rstrip(" .")
+    got = "" if states(rule, item["input"]) else f"; got {shown(item['input'])}"
+    return f"{path}: {allowed(rule)}{got}. {hint}".rstrip(" .")
+
+
+def states(rule: str, value: Any) -> bool:
+    """Whether a rule names the offending value itself."""
+    name = value.get("name") if isinstance(value, Mapping) else value
+    return "; got " in rule or (isinstance(name, str) and f"'{name}'" in rule)
 
 
 def allowed(rule: str) -> str:
@@ -50,13 +63,14 @@ def choices(item: Mapping[str, Any]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    text = repr(value)
+    """A value, cut short; aliases in YAML can make small texts immense."""
+    text = SHORT.repr(value)
     return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
 
 
 def is_branch(part: Any) -> bool:
-    """Whether a step of an error's path names a branch of a union (`constrained-int`), not a key."""
-    return isinstance(part, str) and any(mark in part for mark in ("[", "-", "(")) and " " not in part
+    """Whether a step of an error's path names a branch of a union (`constrained-int`, `Class`), not a key."""
+    return isinstance(part, str) and (part[:1].isupper() or any(mark in part for mark in "[-(")) and " " not in part
 
 
 def known_keys(model: type[Any], settings: Any, loc: Sequence[Any]) -> list[str]:
@@ -74,7 +88,10 @@ def child(owner: Any, part: Any, settings: Any) -> Any:
         return component_of(owner, part, settings)
     field = owner.model_fields[part]
     found = next((meta for meta in field.metadata if isinstance(meta, _Slot)), None)
-    return field.annotation if found is None else named_component(found, settings)
+    if found is not None:
+        return named_component(found, settings)
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def component_of(owner: Any, part: Any, settings: Any) -> Any:

@@ -87,7 +87,7 @@ class BaseFleet(Fleet):
         return 0 if client < 0 else int(self.sizes[client])
 
     def sample(self, t: int, among: Iterable[ClientId] | None = None) -> list[ClientId]:
-        pool = sorted(self.clients if among is None else among)
+        pool = sorted(self.clients if among is None else set(among))
         if not pool:
             raise ConfigError(broken("a round needs at least one client to draw from", f"none in round {t}"))
         drawn = self.rng(t, "cohort").choice(len(pool), size=min(self.spec.cohort, len(pool)), replace=False)
@@ -109,9 +109,10 @@ class BaseFleet(Fleet):
         self._commit({client: stored[client] for client in done if client not in diverged}, done)
         self._account(done.values(), tasks, shared)
         alive = {client: outcome for client, outcome in done.items() if client not in diverged}
+        # Made even for a void round: it frees the updates.
+        replies = self.replies(number, phase, tasks, shared, alive)
         if tasks and not alive:
             raise NobodyLeft(f"round {self.round}: every one of {len(tasks)} updates diverged")
-        replies = self.replies(number, phase, tasks, shared, alive)
         replies.diverged = diverged
         return replies
 

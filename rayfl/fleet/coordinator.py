@@ -19,6 +19,7 @@ from rayfl.fleet.placement import Placement
 log = logging.getLogger("rayfl")
 
 DEATHS_WITHOUT_PROGRESS = 3
+HEED_SECONDS = 0.2
 GRACE_SECONDS = 2.5  # `ray job stop` kills three seconds after it asked
 
 
@@ -144,10 +145,18 @@ def placed(actors: int | str, cpus: float, gpus: float | None, device: str, coho
     return Placement(min(room, cohort) if actors == "auto" else int(actors), cpus, share, cuda)
 
 
-def drive(run: Run, spec: Spec, holdings: Holdings, placement: Placement, emit: Callable[[dict[str, Any]], int]) -> Any:
+def drive(
+    run: Run,
+    spec: Spec,
+    holdings: Holdings,
+    placement: Placement,
+    emit: Callable[[dict[str, Any]], int],
+    heed: Callable[[], object] = lambda: None,
+) -> Any:
     """Run to the end. A coordinator that dies is started again and goes on from its last checkpoint.
 
-    `emit` answers how many rounds are known, which tells whether a restarted coordinator gets anywhere.
+    `emit` answers how many rounds are known, which tells whether a restarted coordinator gets anywhere; `heed` raises
+    when the run has been asked to stop.
     """
     import ray
     from ray.exceptions import RayActorError
@@ -157,7 +166,7 @@ def drive(run: Run, spec: Spec, holdings: Holdings, placement: Placement, emit: 
     while True:
         actor = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=4, max_restarts=0)
         coordinator = actor.remote(stored["run"], spec, stored["holdings"], [stored["holdings"]], placement)
-        progress = Following(coordinator, emit)
+        progress = Following(coordinator, emit, heed)
         try:
             ended: Ended = progress.follow()
         except RayActorError as error:
@@ -180,8 +189,8 @@ def drive(run: Run, spec: Spec, holdings: Holdings, placement: Placement, emit: 
 class Following:
     """One coordinator, followed by the driver."""
 
-    def __init__(self, coordinator: Any, emit: Callable[[dict[str, Any]], int]) -> None:
-        self.coordinator, self.emit = coordinator, emit
+    def __init__(self, coordinator: Any, emit: Callable[[dict[str, Any]], int], heed: Callable[[], object]) -> None:
+        self.coordinator, self.emit, self.heed = coordinator, emit, heed
         self.rounds = 0
 
     def follow(self) -> Ended:
@@ -191,7 +200,9 @@ class Following:
         over, seen = self.coordinator.run.remote(), 0
         news = self.coordinator.progress.remote(seen)
         while True:
-            ray.wait([news], num_returns=1)
+            while not ray.wait([news], num_returns=1, timeout=HEED_SECONDS)[0]:
+                self.heed()
+            self.heed()
             records = ray.get(news)
             for record in records:
                 self.rounds = self.emit(record)

@@ -85,7 +85,8 @@ class Executor:
     def __init__(
         self, holdings: Holdings, learner: Learner, rng: Callable[[int, ClientId], np.random.Generator]
     ) -> None:
-        self.holdings, self.learner, self.rng = holdings, learner, rng
+        self.holdings = replace(holdings, sets={name: locked(shard) for name, shard in holdings.sets.items()})
+        self.learner, self.rng = learner, rng
         self.updates: dict[tuple[int, ClientId], Mapping[str, Vector]] = {}
         self.features: dict[str, NDArray[np.float32]] = {}
 
@@ -138,7 +139,7 @@ class Executor:
         self.learner.seed(rng)
         rows = self.holdings.rows(task.client)
         features = {name: frozen(values[rows]) for name, values in self.features.items()}
-        state = {key: frozen(value) for key, value in task.state.items()}
+        state = self.resolve(task.state)
         return Client(task.client, shard.x, shard.y, state, rng, self.learner, features)
 
     def _checked(self, out: object) -> Out:
@@ -157,13 +158,9 @@ class Executor:
 
     def resolve(self, value: Any) -> Any:
         """An input as a phase sees it: named sets looked up, arrays read-only, containers walked."""
-        if isinstance(value, DataRef):
-            return self.holdings.sets[value.handle]
-        if isinstance(value, Mapping):
-            return {key: self.resolve(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self.resolve(item) for item in value)
-        return frozen(value)
+        return walked(
+            value, lambda leaf: self.holdings.sets[leaf.handle] if isinstance(leaf, DataRef) else frozen(leaf)
+        )
 
     def examine(
         self, mapping: int, phase: Phase, clients: Sequence[ClientId], t: int, shared: Mapping[str, Any]
@@ -231,6 +228,21 @@ def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
     if isinstance(value, (str, bytes)):
         return len(value) if scalars else 0
     return 4 if scalars and isinstance(value, (float, np.floating)) else 0
+
+
+def walked(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Mappings, lists and tuples built anew, with every leaf changed."""
+    if isinstance(value, Mapping):
+        return {key: walked(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [walked(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return change(value)
+
+
+def locked(shard: Shard) -> Shard:
+    """A named set that no phase can write to."""
+    return Shard(frozen(shard.x), frozen(shard.y), walked(shard.features, frozen))
 
 
 def frozen(value: Any) -> Any:

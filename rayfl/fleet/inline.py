@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rayfl.fleet.base import BaseFleet, Spec, examined
 from rayfl.fleet.exact import Grid
-from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen
+from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen, nbytes, walked
 from rayfl.fleet.seam import ClientId, DataRef, Phase, Ref, Replies, Report
 
 
@@ -35,8 +35,7 @@ class InlineFleet(BaseFleet):
         self.executor.add_features(name, features)
 
     def put(self, value: Any) -> Ref:
-        stored = frozen(np.array(value)) if isinstance(value, np.ndarray) else value
-        return Ref(stored, nbytes=value.nbytes if isinstance(value, np.ndarray) else 0)
+        return Ref(walked(value, copied), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
         return fetched(ref)
@@ -46,7 +45,7 @@ class InlineFleet(BaseFleet):
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
         ready = [Task(task.client, task.t, here(task.inputs), here(task.state)) for task in tasks.values()]
         results = list(self.executor.run(number, phase, ready, here(shared)))
-        stored = {done.client: {key: frozen(value) for key, value in state.items()} for done, state in results}
+        stored = {done.client: walked(state, frozen) for done, state in results}
         return {done.client: done for done, _ in results}, stored
 
     def replies(
@@ -88,12 +87,11 @@ def fetched(ref: Ref) -> Any:
 
 def here(value: Any) -> Any:
     """A value with its references looked up; named sets are left to the executor."""
-    if isinstance(value, DataRef):
-        return value
-    if isinstance(value, Ref):
-        return fetched(value)
-    if isinstance(value, Mapping):
-        return {key: here(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(here(item) for item in value)
-    return value
+    return walked(
+        value, lambda leaf: fetched(leaf) if isinstance(leaf, Ref) and not isinstance(leaf, DataRef) else leaf
+    )
+
+
+def copied(value: Any) -> Any:
+    """An array as it is now, which nobody can change."""
+    return frozen(np.array(value)) if isinstance(value, np.ndarray) else value

@@ -28,7 +28,7 @@ from ray.exceptions import (
 from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet.base import BaseFleet, Spec, examined
 from rayfl.fleet.exact import Grid, finish
-from rayfl.fleet.executor import Done, Executor, Holdings, Task, nbytes
+from rayfl.fleet.executor import Done, Executor, Holdings, Task, nbytes, walked
 from rayfl.fleet.placement import Placement, Plan
 from rayfl.fleet.seam import ClientId, DataRef, Phase, Ref, Replies, Report, Vector
 
@@ -164,7 +164,7 @@ class RayFleet(BaseFleet):
         return isinstance(error, RayError) and not isinstance(error, RayTaskError)
 
     def put(self, value: Any) -> Ref:
-        return Ref(ray.put(value), nbytes=value.nbytes if isinstance(value, np.ndarray) else 0)
+        return Ref(ray.put(value), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
         value = ray.get(ref.handle)
@@ -248,8 +248,10 @@ class RayFleet(BaseFleet):
         return max(self.size(task.client), 1) * max(self.seconds_per_sample, 1e-6)
 
     def _learn_speed(self, outcomes: Sequence[Done], batch: Sequence[Task]) -> None:
-        samples = sum(max(self.size(task.client), 1) for task in batch)
-        measured = sum(outcome.seconds for outcome in outcomes) / samples
+        samples = sum(self.size(task.client) for task in batch)
+        if not samples:  # the server's tasks say nothing about a client's
+            return
+        measured = sum(outcome.seconds for outcome in outcomes if outcome.client >= 0) / samples
         self.seconds_per_sample = (
             measured if not self.seconds_per_sample else 0.7 * self.seconds_per_sample + 0.3 * measured
         )
@@ -377,23 +379,21 @@ def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]
 
 def emptied(value: Any, values: dict[Any, int]) -> Any:
     """Inputs with every reference replaced by a Slot; `values` collects the object references, each once."""
-    if isinstance(value, DataRef):
-        return value
-    if isinstance(value, Ref):
-        return Slot(values.setdefault(value.handle, len(values)), value.key)
-    if isinstance(value, Mapping):
-        return {key: emptied(item, values) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(emptied(item, values) for item in value)
-    return value
+
+    def slot(leaf: Any) -> Any:
+        if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
+            return leaf
+        return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
+
+    return walked(value, slot)
 
 
 def filled(value: Any, values: Sequence[Any]) -> Any:
     """The inverse of `emptied`, where the values have arrived."""
-    if isinstance(value, Slot):
-        return values[value.i] if value.key is None else values[value.i][value.key]
-    if isinstance(value, Mapping):
-        return {key: filled(item, values) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(filled(item, values) for item in value)
-    return value
+
+    def arrived(leaf: Any) -> Any:
+        if not isinstance(leaf, Slot):
+            return leaf
+        return values[leaf.i] if leaf.key is None else values[leaf.i][leaf.key]
+
+    return walked(value, arrived)

@@ -8,6 +8,7 @@ it was made, and durable `state` that this client, or a neighbour, wants again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -142,11 +143,13 @@ class Replies(Mapping[ClientId, Report]):
                 raise ConfigError(
                     broken("weights of a mean are finite and not negative", f"{weight} (client {client})")
                 )
-        if not sum(chosen.values()) > 0:
-            raise ConfigError(
-                broken("weights of a mean have a positive sum", f"{sum(chosen.values())} over {len(chosen)}")
-            )
-        return {client: weight for client, weight in chosen.items() if weight > 0}
+        total = sum(chosen.values())
+        if not 0 < total < math.inf:
+            rule = f"weights of a mean have a {'finite' if total else 'positive'} sum"
+            raise ConfigError(broken(rule, f"{total} over {len(chosen)}"))
+        # Scaled by a power of two, which is exact, so that no product with a weight leaves the range of float64.
+        exponent = math.frexp(total)[1]
+        return {client: math.ldexp(weight, -exponent) for client, weight in chosen.items() if weight > 0}
 
 
 class Fleet(Protocol):

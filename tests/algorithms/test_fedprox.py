@@ -96,21 +96,15 @@ def number(fleet: InlineFleet, state: Global) -> float:
 
 
 @pytest.mark.parametrize(
-    ("settings", "momentum", "path"),
-    [
-        ({"mu": 0.5}, 0.0, [0.2, 0.35, 0.4625]),
-        ({"mu": 0.0}, 0.0, [0.2, 0.36, 0.488]),
-        ({"mu": 0.5}, 0.9, [0.2, 0.53, 0.8945]),
-    ],
+    ("mu", "momentum", "path"),
+    [(0.5, 0.0, [0.2, 0.35, 0.4625]), (0.0, 0.0, [0.2, 0.36, 0.488]), (0.5, 0.9, [0.2, 0.53, 0.8945])],
 )
-def test_steps_on_a_parabola(
-    settings: dict[str, float], momentum: float, path: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_on_a_parabola(mu: float, momentum: float, path: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """(a/2)(w - b)^2 with a = 2, b = 1 from w = 0 with lr 0.1: each gradient is 2 (w - 1) + mu w."""
     minimise(monkeypatch, quadratic([2.0], [1.0]))
     for steps, expected in enumerate(path, start=1):
         fleet = fleet_of_numbers([1], epochs=steps, momentum=momentum)
-        assert number(fleet, played(FedProx(**settings), fleet, 1)[0]) == pytest.approx(expected, abs=1e-6)
+        assert number(fleet, played(FedProx(mu=mu), fleet, 1)[0]) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("start", "rest"), [(0.0, 0.8), (0.3, 0.86)])

@@ -26,11 +26,13 @@ from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_fedavg import fleet_of
 
 QUICK = {"name": "fedrn", "k": 2, "warmup": 2}
+LONG_VISITS = {"training": {"epochs": 4}}
 
 ROWS = [
     Row(
         "fedrn",
         QUICK,
+        config=LONG_VISITS,
         neutral={"name": "fedrn", "warmup": 6},
         same_as={"name": "fedavg"},
         refused=[
@@ -46,7 +48,7 @@ ROWS = [
     Row(
         "fedrn_random",
         {**QUICK, "k": 1, "neighbours": "random", "fine_tune": False, "similarity_on": "logits"},
-        config={"training": {"augment": {"name": "crop_flip", "padding": 0, "flip": 0.0}, "weight_decay": 1e-3}},
+        config={"training": {"epochs": 4, "clients_per_round": 6, "weight_decay": 1e-4}},
     ),
 ]
 

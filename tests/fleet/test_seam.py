@@ -1,0 +1,463 @@
+"""What the seam promises, held to by both fleets."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from rayfl.errors import ConfigError, DataError, PhaseError, RayflError
+from rayfl.fleet.base import BaseFleet, Streams
+from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.seam import REPORT_LIMIT, SERVER, Algorithm, NobodyLeft
+from tests.fleet import phases
+from tests.fleet.toys import CLIENTS, SIZES, holdings, ray_fleet, spec
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Bounds(NamedTuple):
+    low: float
+    high: float
+
+
+# -- what arrives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["x", "y", "shared", "own", "nested", "public", "state", "nested state", "peer"])
+@pytest.mark.parametrize("size", [3, 50_000])
+def test_writing_to_what_arrives_raises(fleet: BaseFleet, what: str, size: int) -> None:
+    fleet.map(phases.remember, CLIENTS, value=1.0)
+    with pytest.raises(PhaseError, match="read-only"):
+        fleet.map(
+            phases.scribble,
+            [0],
+            each={0: {"own": np.ones(size), "peer": fleet.state(1, "v")}},
+            what=what,
+            shared=fleet.put(np.ones(size)),
+            nested={"deep": [np.ones(size)]},
+            public=fleet.data("public"),
+        )
+
+
+def test_changing_a_list_of_the_state_changes_nothing(fleet: BaseFleet) -> None:
+    fleet.map(phases.remember, [0], value=1.0)
+    for _ in range(2):
+        assert fleet.map(phases.append_to_log, [0])[0]["log"] == [1.0, 99.0]
+
+
+def test_the_callers_arrays_stay_writable(fleet: BaseFleet) -> None:
+    mine = np.ones(3)
+    fleet.map(phases.pass_on, [0], values={"list": [mine], "one": mine})
+    mine[0] = 2
+
+
+def test_clients_get_their_own_samples(fleet: BaseFleet) -> None:
+    held = holdings()
+    for client, report in fleet.map(phases.describe, CLIENTS).items():
+        rows = held.order[held.offsets[client] : held.offsets[client + 1]]
+        assert report["n"] == SIZES[client] == fleet.size(client)
+        assert report["x"] == held.x[rows].tolist()
+        assert report["y"] == held.y[rows].tolist()
+
+
+def test_only_owners_are_clients_and_the_server_owns_nothing(fleet: BaseFleet) -> None:
+    assert tuple(fleet.clients) == CLIENTS
+    assert fleet.size(SERVER) == 0
+    assert fleet.shape == (2, 2, 1)
+    assert fleet.map(phases.describe, [SERVER])[SERVER]["n"] == 0
+
+
+def test_references_are_looked_up_wherever_they_stand(fleet: BaseFleet) -> None:
+    one, two = fleet.put(np.full(3, 2.0)), fleet.put({"a": np.full(2, 10.0)})
+    got = fleet.map(phases.pass_on, [0], values={"list": [one, np.ones(1)], "one": one})
+    assert got[0] == {"total": 13.0, "kind": "list"}
+    got = fleet.map(phases.pass_on, [0], each={0: {"values": {"list": (one,), "one": one}}})
+    assert got[0] == {"total": 12.0, "kind": "tuple"}
+    assert fleet.get(two)["a"].tolist() == [10.0, 10.0]
+
+
+def test_named_tuples_arrive_as_they_are(fleet: BaseFleet) -> None:
+    got = fleet.map(phases.spread_of, [0], split=Bounds(fleet.put(np.array(1.0)), np.array(2.0)))  # type: ignore[arg-type]
+    assert got[0] == {"kind": "Bounds", "low": 1.0, "high": 2.0}
+
+
+@pytest.mark.parametrize("wrap", [lambda array: array, lambda array: {"w": [array]}], ids=["array", "nested"])
+def test_put_stores_a_value_as_it_is_now(fleet: BaseFleet, wrap: Any) -> None:
+    array = np.arange(4.0)
+    ref = fleet.put(wrap(array))
+    array[:] = -1
+    found = fleet.get(ref)
+    found = found["w"][0] if isinstance(found, dict) else found
+    assert found.tolist() == [0, 1, 2, 3]
+    assert ref.nbytes == array.nbytes
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+
+
+def test_unlabelled_clients_say_so() -> None:
+    fleet = InlineFleet(spec(), holdings(client_labels=False))
+    with pytest.raises(RayflError, match="client 3 has no labels: this method declares client_labels = False"):
+        fleet.map(phases.own_labels, [3])
+
+
+def test_relabelled_clients_believe_their_new_labels(fleet: BaseFleet) -> None:
+    fleet.map(phases.relabel, [3], label=2)
+    got = fleet.map(phases.own_labels, [3, 4])
+    assert got[3]["y"] == [2] * SIZES[3]
+    assert got[4]["y"] == fleet.map(phases.describe, [4])[4]["y"] != [2] * SIZES[4]
+
+
+def test_strangers_are_refused(fleet: BaseFleet) -> None:
+    with pytest.raises(ConfigError, match="clients have ids below 6; got 6"):
+        fleet.map(phases.describe, [0, 6])
+
+
+# -- randomness ------------------------------------------------------------------------------------------------------
+
+
+def test_draws_depend_on_seed_round_and_client_alone(fleet: BaseFleet) -> None:
+    together = dict(fleet.map(phases.draw, [*CLIENTS, SERVER, SERVER - 1]))
+    alone = {client: fleet.map(phases.draw, [client])[client] for client in reversed(together)}
+    assert alone == together
+    fleet.round = 1
+    later = fleet.map(phases.draw, CLIENTS)
+    drawn = [str(report) for report in (*together.values(), *later.values())]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_draws_are_the_same_in_every_place(here: BaseFleet, on_ray: BaseFleet) -> None:
+    assert dict(on_ray.map(phases.draw, CLIENTS)) == dict(here.map(phases.draw, CLIENTS))
+
+
+def test_another_seed_draws_otherwise(here: BaseFleet) -> None:
+    other = InlineFleet(spec(seed=8), holdings())
+    assert other.map(phases.draw, [0])[0] != here.map(phases.draw, [0])[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_streams_never_repeat(seed: int) -> None:
+    streams = Streams(seed)
+    keys = {streams(t, client).integers(1 << 62) for t in (-1, 0, 1, 5000) for client in (-70_000, -1, 0, 1, 100_000)}
+    assert len(keys) == 20
+
+
+def test_coordinators_draws_depend_on_round_and_purpose(fleet: BaseFleet) -> None:
+    first = fleet.rng(1, "neighbours").random(2).tolist()
+    assert fleet.rng(1, "neighbours").random(2).tolist() == first
+    assert fleet.rng(2, "neighbours").random(2).tolist() != first != fleet.rng(1, "probe").random(2).tolist()
+
+
+def test_cohorts_are_fixed_sorted_and_uniform(fleet: BaseFleet) -> None:
+    cohorts = [fleet.sample(t) for t in range(500)]
+    assert cohorts == [fleet.sample(t) for t in range(500)]
+    assert all(cohort == sorted(set(cohort)) and len(cohort) == 3 for cohort in cohorts)
+    counts = np.bincount(np.concatenate(cohorts), minlength=6)
+    assert counts[2] == 0
+    # 500 draws of 3 out of 5: 300 each, standard deviation 11.
+    assert np.all(np.abs(counts[list(CLIENTS)] - 300) < 45)
+
+
+def test_cohorts_keep_to_those_allowed(fleet: BaseFleet) -> None:
+    assert fleet.sample(0, among=[5, 1]) == [1, 5]
+    assert fleet.sample(0, among=[4, 4, 4]) == [4]
+    with pytest.raises(ConfigError, match="a round needs at least one client to draw from; got none in round 3"):
+        fleet.sample(3, among=[])
+
+
+# -- effects ---------------------------------------------------------------------------------------------------------
+
+
+def test_state_is_a_snapshot_and_changes_after_the_whole_map(fleet: BaseFleet) -> None:
+    assert fleet.state(0, "v") is None
+    fleet.map(phases.remember, CLIENTS, value=1.0)
+    before = fleet.state(0, "v")
+    each = {client: {"peer": fleet.state((client + 1) % 2, "v")} for client in (0, 1)}
+    got = fleet.map(phases.read_peer, [0, 1], each=each, value=2.0)
+    assert [report["peer"] for report in got.values()] == [[1.0] * 3] * 2
+    assert fleet.get(before).tolist() == [1.0] * 3  # type: ignore[arg-type]
+    after = fleet.map(phases.remember, [0, 1, 3], value=3.0)
+    assert [report["before"] for report in after.values()] == [[2.0] * 3, [2.0] * 3, [1.0] * 3]
+
+
+def test_keys_that_a_phase_does_not_write_stay(fleet: BaseFleet) -> None:
+    fleet.map(phases.relabel, [0], label=1)
+    fleet.map(phases.remember, [0], value=4.0)
+    assert set(fleet.table[0]) == {"y", "v", "tree", "log"}
+    assert fleet.get(fleet.table[0]["y"]).tolist() == [1] * SIZES[0]
+
+
+def test_state_knows_its_size(fleet: BaseFleet) -> None:
+    fleet.map(phases.remember, [0], value=1.0)
+    assert {key: ref.nbytes for key, ref in fleet.table[0].items()} == {"v": 24, "tree": 16, "log": 4}
+
+
+def test_a_map_that_fails_leaves_no_state(fleet: BaseFleet) -> None:
+    with pytest.raises(PhaseError, match="client 5"):
+        fleet.map(phases.fail, CLIENTS, on=5)
+    assert fleet.table == {}
+
+
+def test_replies_come_by_ascending_client(fleet: BaseFleet) -> None:
+    assert list(fleet.map(phases.describe, [5, 0, 3, 0])) == [0, 3, 5]
+    assert len(fleet.map(phases.describe, [])) == 0
+
+
+# -- means -----------------------------------------------------------------------------------------------------------
+
+
+def test_means_have_the_same_bits_in_every_place(here: BaseFleet, on_ray: BaseFleet) -> None:
+    weights = {client: 0.1 * SIZES[client] for client in CLIENTS}
+    found = {fleet: fleet.get(fleet.map(phases.update, CLIENTS).mean(weights)) for fleet in (here, on_ray)}
+    assert found[here].tobytes() == found[on_ray].tobytes()
+    assert found[here].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    [
+        ({}, r"weights of a mean have a positive sum; got 0 over 0"),
+        ({0: 0.0, 1: 0.0}, r"weights of a mean have a positive sum; got 0.0 over 2"),
+        ({0: 1.0, 1: -0.5}, r"weights of a mean are finite and not negative; got -0.5 \(client 1\)"),
+        ({0: NAN}, r"finite and not negative; got nan \(client 0\)"),
+        ({3: INF}, r"finite and not negative; got inf \(client 3\)"),
+        ({0: 1e308, 1: 1e308}, r"weights of a mean have a finite sum; got inf"),
+        ({0: 1.0, 2: 1.0}, r"mean takes clients that replied; got client 2"),
+    ],
+    ids=["empty", "zero", "negative", "nan", "inf", "overflow", "stranger"],
+)
+def test_means_refuse_weights_that_make_none(fleet: BaseFleet, weights: dict[int, float], match: str) -> None:
+    got = fleet.map(phases.update, CLIENTS)
+    with pytest.raises(ConfigError, match=match):
+        got.mean(weights)
+
+
+@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**-40, 1.0, 2.0**900])
+def test_scale_of_the_weights_by_a_power_of_two_changes_no_bit(here: BaseFleet, scale: float) -> None:
+    got = here.map(phases.update, CLIENTS)
+    weights = {client: 0.3 + client for client in CLIENTS}
+    plain = here.get(got.mean(weights))
+    scaled = here.get(got.mean({client: weight * scale for client, weight in weights.items()}))
+    assert scaled.tobytes() == plain.tobytes()
+
+
+def test_clients_of_weight_zero_count_nothing(fleet: BaseFleet) -> None:
+    models = {0: [1.0, 2.0], 1: [3.0, 4.0], 3: [1e30, -1e30]}
+    got = fleet.map(phases.leave, [0, 1, 3], models=models)
+    assert fleet.get(got.mean({0: 1.0, 1: 1.0, 3: 0.0})).tolist() == [2.0, 3.0]
+    assert fleet.get(got.mean({1: 0.7})).tolist() == [3.0, 4.0]
+
+
+def test_named_updates_are_averaged_by_name(fleet: BaseFleet) -> None:
+    got = fleet.map(phases.pair, [1, 3])
+    assert fleet.get(got.mean({1: 1.0, 3: 1.0}, "dw")).tolist() == [2.0] * 4
+    assert fleet.get(got.mean({1: 1.0, 3: 1.0}, "dc")).tolist() == [-2.0] * 4
+
+
+def test_several_means_of_one_map(fleet: BaseFleet) -> None:
+    got = fleet.map(phases.leave, [0, 1, 3], models={0: [1.0], 1: [3.0], 3: [8.0]})
+    means = [got.mean({0: 1.0, 1: 1.0}), got.mean({3: 1.0})]
+    assert [fleet.get(ref).tolist() for ref in means] == [[2.0], [8.0]]
+    assert [ref.nbytes for ref in means] == [4, 4]
+
+
+def test_a_mean_is_read_only_and_lasts(fleet: BaseFleet) -> None:
+    got = fleet.map(phases.leave, [0, 1], models={0: [1.0], 1: [3.0]})
+    ref = got.mean({0: 1.0, 1: 1.0})
+    del got
+    fleet.map(phases.describe, CLIENTS)
+    found = fleet.get(ref)
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 5
+    assert found.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_updates_that_are_not_finite_are_left_out_and_named(fleet: BaseFleet, bad: float) -> None:
+    models = {0: [1.0, 1.0], 1: [bad, 2.0], 3: [3.0, 5.0]}
+    got = fleet.map(phases.leave, [0, 1, 3], models=models)
+    assert list(got) == [0, 3]
+    assert got.diverged == (1,)
+    assert set(fleet.table) == {0, 3}
+    assert fleet.get(got.mean(dict.fromkeys(got, 1.0))).tolist() == [2.0, 3.0]
+    with pytest.raises(ConfigError, match="mean takes clients that replied; got client 1"):
+        got.mean({0: 1.0, 1: 1.0})
+    assert fleet.take_diverged() == [1]
+    assert fleet.take_diverged() == []
+
+
+def test_one_diverged_vector_of_several_is_enough(here: BaseFleet) -> None:
+    here.map(phases.pair, [1, 3])
+    models = {0: [1.0], 1: [NAN]}
+    assert list(here.map(phases.leave, [0, 1], models=models)) == [0]
+
+
+def test_if_all_diverge_nobody_is_left(fleet: BaseFleet) -> None:
+    fleet.round = 4
+    with pytest.raises(NobodyLeft, match="round 4: every one of 2 updates diverged"):
+        fleet.map(phases.leave, [0, 1], models={0: [NAN], 1: [INF]})
+    assert fleet.take_diverged() == [0, 1]
+    assert fleet.table == {}
+
+
+# -- lifetimes -------------------------------------------------------------------------------------------------------
+
+
+def test_updates_are_freed_with_their_replies(fleet: BaseFleet) -> None:
+    got = fleet.map(phases.update, CLIENTS)
+    held = [key for report in fleet.map(phases.held_updates, CLIENTS).values() for key in report["held"]]
+    assert {client for _, client in held} == set(CLIENTS)
+    assert len(got) == len(CLIENTS)
+    del got
+    for report in fleet.map(phases.held_updates, CLIENTS).values():
+        assert report["held"] == []
+
+
+def test_updates_of_a_void_round_are_freed(fleet: BaseFleet) -> None:
+    with pytest.raises(NobodyLeft, match="diverged"):
+        fleet.map(phases.leave, CLIENTS, models={client: [NAN] for client in CLIENTS})
+    for report in fleet.map(phases.held_updates, CLIENTS).values():
+        assert report["held"] == []
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_reports_above_a_megabyte_are_refused(fleet: BaseFleet) -> None:
+    assert len(fleet.map(phases.too_much, [0], size=REPORT_LIMIT)) == 1
+    match = r"a report stays under 1 MB; got 1,048,577 bytes\. Put weights into update and what the client needs again"
+    with pytest.raises(PhaseError, match=match):
+        fleet.map(phases.too_much, [0], size=REPORT_LIMIT + 1)
+
+
+def test_a_refused_report_leaves_no_state(fleet: BaseFleet) -> None:
+    with pytest.raises(PhaseError, match="a report stays under 1 MB"):
+        fleet.map(phases.too_much_and_state, [0])
+    assert fleet.table == {}
+
+
+@pytest.mark.parametrize(("client", "who"), [(3, "client 3"), (SERVER, "the server")])
+def test_a_phase_that_raises_names_client_and_round(fleet: BaseFleet, client: int, who: str) -> None:
+    fleet.round = 12
+    with pytest.raises(PhaseError, match=f"a phase raised on {who} in round 12") as raised:
+        fleet.map(phases.fail, [client], on=client)
+    text = str(raised.value)
+    assert "Traceback" in text
+    assert "phases.py" in text
+    assert text.endswith("ZeroDivisionError: what went wrong here")
+
+
+def test_what_a_person_can_mend_surfaces_as_itself(fleet: BaseFleet) -> None:
+    with pytest.raises(DataError, match=r"^images are square; got 3x4\. Crop them\.$"):
+        fleet.map(phases.refuse, [0])
+
+
+def test_a_phase_returns_an_out(fleet: BaseFleet) -> None:
+    with pytest.raises(PhaseError, match=r"a phase returns an Out\(report, update, state\); got dict"):
+        fleet.map(phases.no_out, [0])
+
+
+# -- named sets, the server, examinations ----------------------------------------------------------------------------
+
+
+def test_named_sets_reach_a_phase_by_name(fleet: BaseFleet) -> None:
+    held = holdings()
+    test = fleet.map(phases.look_at, [0], held=fleet.data("test"))[0]
+    assert test == {"n": 4, "labels": held.y[:4].tolist()}
+    assert fleet.map(phases.look_at, [0], held=fleet.data("public"))[0] == {"n": 5, "labels": None}
+    assert fleet.costs.down == 0
+
+
+def test_unknown_sets_are_refused(fleet: BaseFleet) -> None:
+    with pytest.raises(ConfigError, match=r"the named sets public, test; got 'labelled'\. Set split.labelled"):
+        fleet.data("labelled")
+
+
+def test_serve_gives_the_servers_update(fleet: BaseFleet) -> None:
+    ref = fleet.serve(phases.leave, models={SERVER: [4.0, 5.0]})
+    assert fleet.get(ref).tolist() == [4.0, 5.0]
+
+
+def test_examine_visits_every_update_as_the_server(fleet: BaseFleet) -> None:
+    got = fleet.map(phases.leave, [3, 0, 5], models={0: [1.0], 3: [-3.0], 5: [5.0]})
+    fleet.costs.take()
+    seen = got.examine(phases.norm, offset=fleet.put(np.array(0.5)))
+    assert {client: report["norm"] for client, report in seen.items()} == {0: 1.5, 3: 3.5, 5: 5.5}
+    assert {client: report["id"] for client, report in seen.items()} == {0: -1, 3: -4, 5: -6}
+    assert len({report["draw"] for report in seen.values()}) == 3
+    assert fleet.costs.participants == fleet.costs.down == fleet.costs.up == 0
+
+
+def test_an_examination_that_raises_names_the_client(fleet: BaseFleet) -> None:
+    got = fleet.map(phases.leave, [3], models={3: [1.0]})
+    with pytest.raises(PhaseError, match=r"(?s)a phase raised on client 3 in round 0.*missing_input"):
+        got.examine(phases.norm, missing_input=1)
+
+
+# -- costs and what a method leaves ----------------------------------------------------------------------------------
+
+
+def test_costs_are_bytes_each_way_and_sample_passes(fleet: BaseFleet) -> None:
+    fleet.map(phases.train_a_bit, [0, 3], w=fleet.put(np.zeros(10, np.float32)))
+    # Down: ten floats each. Up: ten floats and one reported float each; whole numbers and `_hint` are free.
+    expected = {"participants": 2, "down": 80, "up": 88, "forward": 24, "backward": 12}
+    assert fleet.costs.take() == {**expected, "server_forward": 0, "server_backward": 0}
+    assert fleet.costs.participants == 0
+    assert fleet.take_busy() > 0
+    assert fleet.take_busy() == 0
+
+
+def test_own_inputs_and_references_to_neighbours_cost_their_size(fleet: BaseFleet) -> None:
+    fleet.map(phases.remember, [1], value=1.0)
+    fleet.costs.take()
+    each: dict[int, dict[str, Any]] = {0: {"peer": fleet.state(1, "v")}, 3: {"peer": np.ones(5)}}
+    fleet.map(phases.read_peer, [0, 3], each=each, value=1.0)
+    assert fleet.costs.down == 24 + 40
+
+
+def test_the_servers_work_is_counted_apart(fleet: BaseFleet) -> None:
+    fleet.map(phases.train_a_bit, [SERVER], w=np.zeros(3, np.float32))
+    assert (fleet.costs.participants, fleet.costs.down, fleet.costs.up) == (0, 0, 0)
+
+
+def test_what_a_method_logs_estimates_and_leaves(fleet: BaseFleet) -> None:
+    fleet.log(rounds=1.0)
+    fleet.log(rounds=2.0, drift=0.5)
+    fleet.estimate("reliability", {3: 1, 0: np.float32(0.5)})
+    matrix = np.eye(2)
+    fleet.leave("similarity", matrix)
+    matrix[:] = 0
+    assert fleet.take_logged() == {"rounds": 2.0, "drift": 0.5}
+    assert fleet.take_logged() == {}
+    assert fleet.take_estimates() == {"reliability": {0: 0.5, 3: 1.0}}
+    assert fleet.take_estimates() == {}
+    assert np.array_equal(fleet.left["similarity"], np.eye(2))
+
+
+def test_features_reach_their_owners(cluster: None) -> None:
+    held = holdings()
+    features = {name: np.arange(3.0 * n, dtype=np.float32).reshape(n, 3) for name, n in (("train", 20), ("public", 5))}
+    both = [InlineFleet(spec(), held), ray_fleet(1, held)]
+    try:
+        for fleet in both:
+            fleet.share_features("enc", features)
+            got = fleet.map(phases.read_features, [0, 3], public=fleet.data("public"))
+            for client, report in got.items():
+                assert report["own"] == features["train"][held.rows(client)].tolist()
+                assert report["public"] == features["public"].tolist()
+    finally:
+        both[1].close()
+
+
+@pytest.mark.parametrize("verb", ["init", "round", "model"])
+def test_an_algorithm_must_say_its_three_verbs(verb: str) -> None:
+    with pytest.raises(NotImplementedError, match=r"^$"):
+        getattr(Algorithm(), verb)(*[None] * {"init": 2, "round": 3, "model": 1}[verb])
+
+
+def test_an_algorithm_asks_for_nothing_by_default(here: BaseFleet) -> None:
+    plain = Algorithm()
+    assert not plain.encoders()
+    assert not plain.clusters(None)
+    assert plain.check(here) is None  # type: ignore[func-returns-value]
