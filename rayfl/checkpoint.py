@@ -13,8 +13,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from rayfl.codec import pack, unpack
 from rayfl.config import mask
@@ -54,6 +56,7 @@ class CheckpointStore:
                 f"checkpoints need a writable place; got {self.uri} ({mask(str(error))}). Set checkpoint.uri."
             ) from error
         self._written: dict[tuple[int, str], tuple[Any, str, str]] = {}
+        self._manifests: dict[int, Mapping[str, Any]] = {}
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -75,7 +78,8 @@ class CheckpointStore:
                 "meta": dict(snapshot.meta),
             }
             self._put(f"{stem}.json", json.dumps(manifest).encode())
-            self._drop_old(manifest)
+            self._manifests[snapshot.round] = manifest
+            self._drop_others()
         except OSError as error:
             raise StorageError(
                 f"the checkpoint of round {snapshot.round} could not be written to {self.uri}: {error}. "
@@ -86,7 +90,7 @@ class CheckpointStore:
         known = self._written.get((client, key))
         if known is None or known[0] is not ref:
             blob = pack(fetch(ref))
-            known = (ref, f"clients/{client}.{key}.{round_:06d}", sha256(blob))
+            known = (ref, f"clients/{client}.{quote(key, safe='')}.{round_:06d}", sha256(blob))
             self._put(known[1], blob)
             self._written[client, key] = known
         return [known[1], known[2]]
@@ -94,23 +98,31 @@ class CheckpointStore:
     def _put(self, name: str, blob: bytes) -> None:
         """Write under a temporary name, then rename: a reader sees all of a file or none of it."""
         target = f"{self.root}/{name}"
-        with self.files.open_output_stream(f"{target}.part") as stream:
-            stream.write(blob)
-        self.files.move(f"{target}.part", target)
+        try:
+            with self.files.open_output_stream(f"{target}.part") as stream:
+                stream.write(blob)
+            self.files.move(f"{target}.part", target)
+        except OSError:
+            self._delete(f"{name}.part")
+            raise
 
-    def _drop_old(self, newest: Mapping[str, Any]) -> None:
-        """Keep the last checkpoints and what they name."""
-        rounds = sorted(self.rounds())
-        manifests = [newest] + [self._manifest(number) for number in rounds[-KEPT:] if number != newest["round"]]
-        named = {
-            entry[0] for manifest in manifests for entries in manifest["clients"].values() for entry in entries.values()
-        }
-        for number in rounds[:-KEPT]:
-            for suffix in ("json", "state"):
-                self.files.delete_file(f"{self.root}/round-{number:06d}.{suffix}")
+    def _delete(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self.files.delete_file(f"{self.root}/{name}")
+
+    def _drop_others(self) -> None:
+        """Keep the last checkpoints that this run wrote or went on from, and what they name; damaged ones go."""
+        for number in sorted(self._manifests)[:-KEPT]:
+            del self._manifests[number]
+        entries = [entry for known in self._manifests.values() for entry in known["clients"].values()]
+        named = {name for entry in entries for name, _ in entry.values()}
+        for number in self.rounds():
+            if number not in self._manifests:
+                self._delete(f"round-{number:06d}.json")
+                self._delete(f"round-{number:06d}.state")
         for name in self._names("clients"):
             if f"clients/{name}" not in named:
-                self.files.delete_file(f"{self.root}/clients/{name}")
+                self._delete(f"clients/{name}")
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -124,11 +136,13 @@ class CheckpointStore:
         problems = []
         for number in reversed(self.rounds()):
             try:
-                snapshot = restore(self._manifest(number))
+                manifest = self._manifest(number)
+                snapshot = restore(manifest)
             except (StorageError, OSError, ValueError, KeyError, TypeError) as error:
                 problems.append(f"round {number}: {error}")
                 log.warning("checkpoint of round %d is not usable and is passed over: %s", number, error)
                 continue
+            self._manifests[number] = manifest
             return snapshot
         if problems:
             raise StorageError(f"no usable checkpoint in {self.uri}: " + "; ".join(problems))

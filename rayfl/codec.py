@@ -18,6 +18,10 @@ from rayfl.errors import StorageError
 
 Leaf = Callable[[Any], Any]
 
+DTYPES = {"bool", "float16", "float32", "float64", "complex64"} | {
+    f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)
+}
+
 
 def pack(value: Any, leaf: Leaf = lambda value: value) -> bytes:
     """Bytes of a tree; `leaf` is asked first about every node."""
@@ -38,10 +42,17 @@ def unpack(blob: bytes, modules: Collection[str] = (), leaf: Leaf = lambda value
     try:
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         tree = json.loads(header["__metadata__"]["tree"])
-        arrays = load(blob)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        return _decode(tree, modules, leaf, load(blob))
+    except (
+        SafetensorError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise StorageError(f"not a packed value: {type(error).__name__}: {error}") from error
-    return _decode(tree, modules, leaf, arrays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +64,21 @@ class Marked:
 
 def _encode(value: Any, leaf: Leaf, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     value = leaf(value)
+    if isinstance(value, np.generic) and not isinstance(value, str):
+        return {"scalar": _encode(np.asarray(value), leaf, arrays)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, np.generic):
-        value = np.asarray(value)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype.name in DTYPES:
         name = str(len(arrays))
         arrays[name] = np.ascontiguousarray(value)
         return {"array": name, "shape": list(value.shape)}
     if isinstance(value, Marked):
         return {"marked": _encode(value.value, lambda item: item, arrays)}
-    if isinstance(value, (list, tuple)):
+    # Exact types: a named tuple or a defaultdict would come back as something else.
+    if type(value) in (list, tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(item, leaf, arrays) for item in value]}
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {"items": [[_key(key), _encode(item, leaf, arrays)] for key, item in value.items()]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         cls = type(value)
@@ -74,8 +86,12 @@ def _encode(value: Any, leaf: Leaf, arrays: dict[str, np.ndarray[Any, Any]]) -> 
         return {"class": f"{cls.__module__}:{cls.__qualname__}", "fields": _encode(fields, leaf, arrays)}
     raise StorageError(
         "a method's state is made of arrays, numbers, text, containers, dataclasses and Refs; "
-        f"got {type(value).__name__}. Keep anything else out of it."
+        f"got {described(value)}. Keep anything else out of it."
     )
+
+
+def described(value: Any) -> str:
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def _key(key: Any) -> str | int:
@@ -91,6 +107,8 @@ def _decode(tree: Any, modules: Collection[str], leaf: Leaf, arrays: dict[str, A
         array = arrays[tree["array"]].reshape(tree["shape"])
         array.flags.writeable = False
         return array
+    if "scalar" in tree:
+        return _decode(tree["scalar"], modules, leaf, arrays)[()]
     if "marked" in tree:
         return leaf(_decode(tree["marked"], modules, leaf, arrays))
     if "items" in tree:
@@ -98,9 +116,8 @@ def _decode(tree: Any, modules: Collection[str], leaf: Leaf, arrays: dict[str, A
     if "class" in tree:
         fields = _decode(tree["fields"], modules, leaf, arrays)
         return _dataclass(tree["class"], modules)(**fields)
-    kind, items = next(iter(tree.items()))
-    decoded = (_decode(item, modules, leaf, arrays) for item in items)
-    return list(decoded) if kind == "list" else tuple(decoded)
+    ((kind, items),) = tree.items()
+    return {"list": list, "tuple": tuple}[kind](_decode(item, modules, leaf, arrays) for item in items)
 
 
 def _dataclass(path: str, modules: Collection[str]) -> type[Any]:

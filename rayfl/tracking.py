@@ -52,7 +52,6 @@ class Journal:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            self.mend()
             remedy = "What is in it is kept. Free some space, then --resume the run."
             raise StorageError(f"the journal of a run must be writable; got {self.path} ({error}). {remedy}") from error
 
@@ -252,6 +251,8 @@ def quiet_client(uri: str) -> MlflowClient:
     """A client that gives up on a dead server in seconds, not minutes, and does not chat."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    # What it prints of a finished run is the URI, with the password that is in it.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     for name in ("alembic", "mlflow", "urllib3"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if uri.startswith("sqlite:///"):

@@ -138,7 +138,9 @@ def verdict(path: Path) -> str:
 
 def readable(message: str, path: Path) -> bool:
     """Short, one that names the file or the value, free of tracebacks, of pydantic's own form and of addresses."""
-    foreign = re.search(r"Traceback|validation error|errors\.pydantic\.dev|For further information|object at 0x", message)
+    foreign = re.search(
+        r"Traceback|validation error|errors\.pydantic\.dev|For further information|object at 0x", message
+    )
     return 10 < len(message) < LONGEST and foreign is None and (str(path.parent) in message or "; got " in message)
 
 

@@ -102,7 +102,9 @@ def test_keys_that_are_not_text_are_refused() -> None:
         validated({1: 2}, "here")  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("value", ["x" * 1000, list(range(1000)), {"a": "x" * 1000}, 1 << 4000, {"d": [["e"] * 99] * 9}])
+@pytest.mark.parametrize(
+    "value", ["x" * 1000, list(range(1000)), {"a": "x" * 1000}, 1 << 4000, {"d": [["e"] * 99] * 9}]
+)
 def test_values_are_shown_short(value: object) -> None:
     assert len(shown(value)) <= WIDEST
 

@@ -227,7 +227,6 @@ class FedRN(FedAvg):
         "A neighbour whose losses are not finite is left out; an own model of that kind is replaced by the global one.",
         "While heads are fine-tuned, bodies run in evaluation mode: no dropout, and no change of BatchNorm statistics.",
         "Clients send logits for the probe; the server takes the softmax.",
-        "The average stays weighted by all samples of a client, as in the paper, however few it trained on.",
     )
 
     k: Natural = 2

@@ -60,7 +60,10 @@ def guarded(what: str, look: Callable[[], str], remedy: str) -> Check:
     try:
         return Check(what, True, look())
     except Exception as error:
-        return Check(what, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", remedy)
+        from rayfl.config import mask
+
+        first = mask(str(error)).partition("\n")[0]
+        return Check(what, False, f"{type(error).__name__}: {first}", remedy)
 
 
 def package(name: str) -> Check:

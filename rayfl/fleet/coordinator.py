@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -133,9 +133,9 @@ def placed(actors: int | str, cpus: float, gpus: float | None, device: str, coho
         raise ResourceError(broken(rule, f"{gpus_there:g} GPUs", "Set device: cpu and resources.gpus_per_client: 0."))
     if cuda and share == 0:
         raise ResourceError(broken("device: cuda needs resources.gpus_per_client above 0", share))
-    room = int(total.get("CPU", 0) // cpus)
-    if share:
-        room = min(room, int(gpus_there / share + 1e-9))
+    if share > 1 and share != int(share):
+        raise ResourceError(broken("resources.gpus_per_client is a fraction of a GPU or a whole number", share))
+    room = sum(room_on(node["Resources"], cpus, share) for node in ray.nodes() if node["Alive"])
     if room < 1 or (isinstance(actors, int) and actors > room):
         rule = f"{actors} client actors of {cpus:g} CPU and {share:g} GPU must fit the cluster"
         found = f"{total.get('CPU', 0):g} CPUs and {gpus_there:g} GPUs, room for {room}"
@@ -143,6 +143,15 @@ def placed(actors: int | str, cpus: float, gpus: float | None, device: str, coho
             broken(rule, found, "Lower resources.actors, resources.cpus_per_client or gpus_per_client.")
         )
     return Placement(min(room, cohort) if actors == "auto" else int(actors), cpus, share, cuda)
+
+
+def room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
+    """How many actors one node can hold; no actor's fraction of a GPU spans two."""
+    room = int(node.get("CPU", 0) / cpus + 1e-9)
+    if not gpus:
+        return room
+    on_a_gpu = int(1 / gpus + 1e-9)
+    return min(room, int(node.get("GPU", 0)) * on_a_gpu if on_a_gpu else int(node.get("GPU", 0) / gpus))
 
 
 def drive(

@@ -107,7 +107,7 @@ def visits(
     """Positions of every mini-batch: whole epochs, or as many steps as the settings say."""
     pool = np.arange(size) if keep is None else np.flatnonzero(keep)
     least = settings.batch_size if settings.drop_last else smallest
-    if len(pool) < least:
+    if min(len(pool), settings.batch_size) < least:
         return
     done, epoch = 0, 0
     while settings.steps is not None or epoch < settings.epochs:

@@ -85,13 +85,14 @@ class Learner:
         """Find out, once, whether one sample makes a training batch."""
         if self._smallest is not None:
             return
-        net = self.build().to(self.device).train()
-        try:
-            with torch.no_grad():
+        # Dropout here must not use up draws of the client that happens to come first.
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.no_grad():
+            net = self.build().to(self.device).train()
+            try:
                 net(self.normalise(self.pixels(x[:1])))
-            self._smallest = 1
-        except ValueError:
-            self._smallest = 2
+                self._smallest = 1
+            except ValueError:
+                self._smallest = 2
 
 
 def affine(normalisation: Normalisation, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,7 @@ class Resident:
 
     def load(self, weights: Vector) -> Resident:
         """Take these weights, in place."""
-        self.flat.copy_(torch.from_numpy(np.array(weights, dtype=np.float32, copy=not weights.flags.writeable)))
+        self.flat.copy_(torch.from_numpy(np.require(weights, np.float32, "W")))
         return self
 
     def dump(self) -> Vector:

@@ -265,13 +265,13 @@ def test_messages_give_the_labels_of_pooled_data(tau: float | None, sample_rank:
         corrected = fleet.get(fleet.table[client]["y"])
         pooled = correct_labels(features.astype(np.float32), given, spectra(list(classes.values())), *level)
         assert corrected.tolist() == pooled.labels.tolist()
-        if level[2] <= 2:
-            assert np.mean(corrected == truth) > np.mean(np.array(given) == truth)
+        if (tau, sample_rank) == (0.99, 2):
+            assert np.mean(corrected == truth) > np.mean(np.array(given) == truth) + 0.1
 
 
 @pytest.mark.parametrize(("tau", "expected"), [(0.0679, 1), (0.9996, 1)])
 def test_a_class_like_one_clean_class_becomes_it(tau: float, expected: int) -> None:
-    clean = ([[3, 0, 0], [3, 0.3, 0], [0, 3, 0], [0, 3, 0.3]], [0, 0, 1, 1])
+    clean = np.array([[3, 0, 0], [3, 0.3, 0], [0, 3, 0], [0, 3, 0.3]]), [0, 0, 1, 1]
     fleet = fleet_with([[[0.1, 3, 0], [0, 2.8, 0.2]]], [[0, 0]], clean)
     FbNll(tau=tau, class_rank=1, sample_rank=1).correct(fleet)
     assert fleet.get(fleet.table[0]["y"]).tolist() == [expected] * 2
@@ -283,9 +283,10 @@ def test_a_class_like_one_clean_class_becomes_it(tau: float, expected: int) -> N
 def test_one_rank_for_all_subspaces(sample_rank: int, winner: int) -> None:
     """Projections of (.6, .5, .5): on e1 0.6, on e2 0.5, on e2 and e3 0.707; class 0 has no second direction."""
     clean = ([[2, 0, 0], [3, 0, 0], [0, 2, 0], [0, 0, 1]], [0, 0, 1, 1])
-    known = fb_nll.summarise
     fleet = fleet_with([[[0.6, 0.5, 0.5]]], [[0]], clean)
-    got = fleet.map(known, [SERVER], clean=fleet.data("validation"), class_rank=1, sample_rank=sample_rank, tau=1.0)
+    got = fleet.map(
+        fb_nll.summarise, [SERVER], clean=fleet.data("validation"), class_rank=1, sample_rank=sample_rank, tau=1.0
+    )
     bases = np.array(fleet.get(got.mean({SERVER: 1.0})))
     # Where a clean class has fewer directions than the rank, the rest is LAPACK's choice: none of the sample's length.
     bases[0, :, 1:] = 0
@@ -310,7 +311,7 @@ def test_labels_never_leave_the_user() -> None:
 
 def test_correction_is_counted_once_and_helps(tmp_path: Path) -> None:
     noise = {"name": "task", "mode": "dependent", "alpha": 0.25}
-    outcome, fleet = run_toy(shortened(toy_config(ROWS[1], tmp_path, noise=noise), 2))
+    outcome, _ = run_toy(shortened(toy_config(ROWS[1], tmp_path, noise=noise), 2))
     first, second = (record["metrics"] for record in outcome.history)
     assert first["labels/right_after"] > first["labels/right_before"] + 0.15
     assert first["labels/corrected"] == pytest.approx(first["correction/changed"])

@@ -23,8 +23,8 @@ from rayfl.learn.training import LocalTraining, Normalisation
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 SERVED: Mapping[str, Any] = {
-    # more test images than one task evaluates, so that a map of several tasks meets a dying actor
-    "data": {"name": "blobs", "samples": 360, "test_samples": 1100, "classes": 4, "side": 8, "spread": 0.2},
+    # so many test images that evaluation has a task for every actor, as training has only one
+    "data": {"name": "blobs", "samples": 360, "test_samples": 3100, "classes": 4, "side": 8, "spread": 0.2},
     "split": {"labelled": {"per_class": 25}},
     "noise": "none",
     "labelled_noise": {"name": "symmetric", "rate": 0.3},

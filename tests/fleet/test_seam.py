@@ -12,7 +12,7 @@ from rayfl.fleet.base import BaseFleet, Streams
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.seam import REPORT_LIMIT, SERVER, Algorithm, NobodyLeft
 from tests.fleet import phases
-from tests.fleet.toys import CLIENTS, SIZES, holdings, ray_fleet, spec
+from tests.fleet.toys import CLIENTS, SIZES, holdings, spec
 
 NAN, INF = float("nan"), float("inf")
 
@@ -435,19 +435,12 @@ def test_what_a_method_logs_estimates_and_leaves(fleet: BaseFleet) -> None:
     assert np.array_equal(fleet.left["similarity"], np.eye(2))
 
 
-def test_features_reach_their_owners(cluster: None) -> None:
-    held = holdings()
+def test_features_reach_their_owners(here: BaseFleet) -> None:
     features = {name: np.arange(3.0 * n, dtype=np.float32).reshape(n, 3) for name, n in (("train", 20), ("public", 5))}
-    both = [InlineFleet(spec(), held), ray_fleet(1, held)]
-    try:
-        for fleet in both:
-            fleet.share_features("enc", features)
-            got = fleet.map(phases.read_features, [0, 3], public=fleet.data("public"))
-            for client, report in got.items():
-                assert report["own"] == features["train"][held.rows(client)].tolist()
-                assert report["public"] == features["public"].tolist()
-    finally:
-        both[1].close()
+    here.share_features("enc", features)
+    for client, report in here.map(phases.read_features, [0, 3], public=here.data("public")).items():
+        assert report["own"] == features["train"][holdings().rows(client)].tolist()
+        assert report["public"] == features["public"].tolist()
 
 
 @pytest.mark.parametrize("verb", ["init", "round", "model"])

@@ -36,12 +36,11 @@ Comparable = tuple[str, list[dict[str, Any]]]
 class Drill:
     """One `rayfl run` in a process and session of its own, with all that it prints."""
 
-    def __init__(self, output: Path, *arguments: str) -> None:
-        self.output = output
-        output.mkdir(parents=True, exist_ok=True)
-        config = output / "drill.yaml"
-        config.write_text(yaml.safe_dump({**SETTINGS, "output": str(output)}))
-        self.printed = output / f"printed-{time.monotonic_ns()}.txt"
+    def __init__(self, desk: Path, *arguments: str, output: Path | None = None) -> None:
+        self.output = output or desk / "out"
+        config = desk / "drill.yaml"
+        config.write_text(yaml.safe_dump({**SETTINGS, "output": str(self.output)}))
+        self.printed = desk / f"printed-{time.monotonic_ns()}.txt"
         with self.printed.open("wb") as stream:
             self.process = subprocess.Popen(
                 [str(RAYFL), "run", str(config), *arguments],

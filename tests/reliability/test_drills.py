@@ -23,7 +23,6 @@ from tests.reliability.methods import UNLUCKY
 pytestmark = pytest.mark.slow
 
 PAUSE = "method.pause=0.03"
-GRACE = 3.0
 MB = 1 << 20
 
 Start = Callable[..., Drill]
@@ -34,8 +33,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start a run below the test's own folder; whatever is left of it ends with the test."""
     drills: list[Drill] = []
 
-    def started(*arguments: str, output: Path = tmp_path / "out") -> Drill:
-        drills.append(Drill(output, *arguments))
+    def started(*arguments: str, output: Path | None = None) -> Drill:
+        drills.append(Drill(tmp_path, *arguments, output=output))
         return drills[-1]
 
     yield started
@@ -82,6 +81,11 @@ def test_killing_a_client_actor_and_then_the_coordinator_changes_no_bit(
     assert rounds == list(range(1, 25)), "a round that was computed again is tracked once"
 
 
+def grace() -> float:
+    """The seconds that a stopped job is given, stretched by what others make this machine do meanwhile."""
+    return 3.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def stopped(drill: Drill, number: int, *, group: bool) -> tuple[int, float]:
     """Exit code and seconds after a signal to the driver, or to all of its group as a terminal's Ctrl-C is."""
     started = time.monotonic()
@@ -95,7 +99,7 @@ def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(start: Sta
     first.await_round(4)
     code, seconds = stopped(first, signal.SIGTERM, group=False)
     name = first.directory.name
-    assert (code, seconds < GRACE) == (143, True), f"{code} after {seconds:.1f} s\n{first.text}"
+    assert (code, seconds < grace()) == (143, True), f"{code} after {seconds:.1f} s\n{first.text}"
     assert f"stopped by SIGTERM; go on with the same command and --resume {name}" in first.text
     assert "Traceback" not in first.text
     reached = first.reached()
@@ -105,7 +109,7 @@ def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(start: Sta
     second = start("resources.actors=3", PAUSE, rare, "--resume", name)
     second.await_round(reached + 4)
     code, seconds = stopped(second, signal.SIGINT, group=True)
-    assert (code, seconds < GRACE) == (130, True), f"{code} after {seconds:.1f} s\n{second.text}"
+    assert (code, seconds < grace()) == (130, True), f"{code} after {seconds:.1f} s\n{second.text}"
     assert f"stopped by SIGINT; go on with the same command and --resume {name}" in second.text
 
     third = start("resources.actors=2", PAUSE, "--resume", "auto")
@@ -132,7 +136,7 @@ def test_a_driver_that_is_killed_outright_is_resumed_from_its_last_checkpoint(
     assert stopped(drill, signal.SIGKILL, group=False)[0] == -signal.SIGKILL
     journal = drill.directory / "journal.jsonl"
     journal.write_text(journal.read_text() + '{"kind": "met')
-    assert_same(start("fleet=inline", "--resume", drill.directory.name), undisturbed)
+    assert_same(start("fleet=inline", PAUSE, "--resume", drill.directory.name), undisturbed)
     assert [e["step"] for e in noted(journal) if e["kind"] == "metrics"] == list(range(1, 25))
 
 
@@ -150,14 +154,14 @@ def test_a_phase_that_raises_stops_the_run_with_client_round_and_remote_tracebac
     assert not (drill.directory / "result.json").exists()
 
 
-def test_a_client_whose_update_is_not_finite_is_left_out_counted_and_named(start: Start) -> None:
+def test_a_client_whose_update_is_not_finite_is_left_out_counted_and_named(start: Start, tmp_path: Path) -> None:
     ray = start("method=tests.reliability.methods:Diverging", "training.rounds=3")
     assert ray.ended() == 0, ray.text
     digest, history = comparable(ray.directory)
     for record in history:
         assert (record["clients/diverged"], record[f"clients/diverged/{UNLUCKY}"]) == (1.0, 1.0)
         assert (record["clients/participants"], record["test/accuracy"] > 0) == (12.0, True)
-    settings = {**SETTINGS, "method": "tests.reliability.methods:Diverging", "output": ray.output / "inline"}
+    settings = {**SETTINGS, "method": "tests.reliability.methods:Diverging", "output": tmp_path / "inline"}
     training = {**SETTINGS["training"], "rounds": 3}
     inline = rayfl.run({**settings, "training": training, "fleet": "inline"})
     assert inline.sha256 == digest

@@ -1,0 +1,240 @@
+"""The training loop and the passes without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from rayfl.learn.fit import batches, fit, outputs, sample_losses, visits
+from rayfl.learn.resident import Resident
+from rayfl.learn.training import LocalTraining
+from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded
+
+
+def listed(size: int, smallest: int = 1, keep: Any = None, seed: int = 0, **given: Any) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [index.tolist() for index in visits(size, LocalTraining(**given), rng, smallest, keep)]
+
+
+def start(build: Callable[[], nn.Module] = linear_net) -> Any:
+    return Resident(build(), torch.device("cpu")).dump()
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 3))
+@settings(deadline=None)
+def test_every_sample_comes_once_an_epoch(size: int, batch: int, epochs: int) -> None:
+    found = listed(size, batch_size=batch, epochs=epochs)
+    per_epoch = -(-size // batch)
+    assert len(found) == epochs * per_epoch
+    for epoch in range(epochs):
+        part = found[epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert sorted(i for index in part for i in index) == list(range(size))
+        assert all(len(index) == batch for index in part[:-1])
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 30), st.booleans())
+@settings(deadline=None)
+def test_steps_replace_epochs(size: int, batch: int, steps: int, drop_last: bool) -> None:
+    found = listed(size, batch_size=batch, steps=steps, epochs=0, drop_last=drop_last)
+    assert len(found) == (0 if drop_last and size < batch else steps)
+    if drop_last:
+        assert all(len(index) == batch for index in found)
+
+
+@pytest.mark.parametrize(
+    ("size", "smallest", "given", "sizes"),
+    [
+        (10, 1, {"batch_size": 4}, [4, 4, 2]),
+        (10, 1, {"batch_size": 4, "drop_last": True}, [4, 4]),
+        (9, 2, {"batch_size": 4}, [4, 4]),
+        (9, 1, {"batch_size": 4}, [4, 4, 1]),
+        (9, 2, {"batch_size": 4, "steps": 5}, [4] * 5),
+        (3, 1, {"batch_size": 4}, [3]),
+        (3, 1, {"batch_size": 4, "drop_last": True}, []),
+        (3, 1, {"batch_size": 4, "drop_last": True, "steps": 9}, []),
+        (1, 2, {"batch_size": 4}, []),
+        (1, 2, {"batch_size": 4, "steps": 9}, []),
+        (9, 2, {"batch_size": 1}, []),
+        (9, 2, {"batch_size": 1, "steps": 9}, []),
+        (5, 1, {"epochs": 0}, []),
+    ],
+)
+def test_sizes_of_the_batches(size: int, smallest: int, given: dict[str, Any], sizes: list[int]) -> None:
+    assert [len(index) for index in listed(size, smallest, **given)] == sizes
+
+
+def test_only_kept_samples_are_visited() -> None:
+    keep = np.zeros(20, np.bool_)
+    keep[[3, 5, 11, 12, 19]] = True
+    found = listed(20, keep=keep, batch_size=2, epochs=2)
+    assert [len(index) for index in found] == [2, 2, 1] * 2
+    assert sorted(i for index in found[:3] for i in index) == [3, 5, 11, 12, 19]
+    assert listed(20, keep=np.zeros(20, np.bool_), steps=3) == []
+
+
+def test_order_comes_from_the_stream_and_changes_every_epoch() -> None:
+    assert listed(30, seed=1) == listed(30, seed=1) != listed(30, seed=2)
+    first, second = listed(30, batch_size=30, epochs=2)
+    assert first != second
+
+
+def test_a_batch_holds_its_samples() -> None:
+    place = learner(batch_size=5, augment={"name": "none"})
+    one = client(12, place)
+    seen = []
+    for batch in batches(one, place.training):
+        assert np.array_equal(batch.y.numpy(), one.y[batch.index])
+        assert np.array_equal(batch.pixels.permute(0, 2, 3, 1).numpy(), one.x[batch.index])
+        assert torch.equal(batch.x, place.normalise(batch.pixels))
+        seen += batch.index.tolist()
+    assert sorted(seen) == list(range(12))
+    assert place.passes.forward == 12
+
+
+def test_unlabelled_clients_have_batches_too() -> None:
+    place = learner()
+    assert all(not batch.y.any() for batch in batches(client(9, place, labels=False), place.training))
+
+
+# -- fit -------------------------------------------------------------------------------------------------------------
+
+
+def test_fit_is_plain_sgd() -> None:
+    """The same batches through torch's own module and optimiser."""
+    place = learner(lr=0.1, momentum=0.9, weight_decay=1e-3, batch_size=8, epochs=3)
+    own = linear_net()
+    plain = torch.optim.SGD(own.parameters(), 0.1, 0.9, weight_decay=1e-3)
+    for batch in batches(client(30, place), place.training):
+        plain.zero_grad()
+        nn.functional.cross_entropy(own(batch.x.contiguous()), batch.y).backward()  # type: ignore[no-untyped-call]
+        plain.step()
+    expected = torch.cat([p.detach().reshape(-1) for p in own.parameters()]).numpy()
+    np.testing.assert_allclose(fit(client(30, place), start()), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_fit_learns() -> None:
+    place = learner(conv_net, lr=0.05, momentum=0.9, epochs=10, batch_size=16)
+    one = client(120, place)
+    before, after = (outputs(place, w, one.x) for w in (start(conv_net), fit(one, start(conv_net))))
+    assert sample_losses(after, one.y).mean() < 0.5 * sample_losses(before, one.y).mean()
+    assert (after.argmax(axis=1) == one.y).mean() > 0.8
+
+
+@pytest.mark.parametrize("still", [{"lr": 0.0}, {"epochs": 0}, {"lr": 0.0, "optimizer": "adam"}], ids=str)
+def test_no_rate_or_no_epochs_leaves_the_weights(still: dict[str, Any]) -> None:
+    weights = start()
+    assert np.array_equal(fit(client(20, learner(**still)), weights), weights)
+
+
+def test_fit_leaves_its_input_alone() -> None:
+    weights = start()
+    weights.flags.writeable = False
+    before = weights.copy()
+    assert not np.array_equal(fit(client(20, learner()), weights), before)
+    assert np.array_equal(weights, before)
+
+
+@pytest.mark.parametrize("build", [linear_net, conv_net, dropout_net])
+def test_who_came_before_changes_no_bit(build: Callable[[], nn.Module]) -> None:
+    """Residents, optimisers and torch's generator carry nothing from one visit into the next."""
+    used, weights = learner(build, momentum=0.9), start(build)
+    fit(client(33, used, seed=9), weights)
+    outputs(used, weights, client(7, used).x)
+    fresh = learner(build, momentum=0.9)
+    assert np.array_equal(fit(client(20, used), weights), fit(client(20, fresh), weights))
+
+
+def test_a_tail_of_one_sample_is_skipped_under_batch_norm() -> None:
+    def normed() -> nn.Module:
+        return seeded(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(128), nn.Linear(128, 3)))
+
+    place = learner(normed, batch_size=8)
+    trained = fit(client(17, place), start(normed))
+    assert np.isfinite(trained).all()
+    assert place.passes.take() == (16, 16)
+    alone = fit(client(1, place), start(normed))
+    assert np.array_equal(alone, start(normed))
+
+
+def test_passes_are_samples_times_epochs() -> None:
+    place = learner(epochs=3, batch_size=4)
+    fit(client(10, place), start())
+    assert place.passes.take() == (30, 30)
+
+
+def test_own_loss_adjustment_and_steps() -> None:
+    place, seen = learner(batch_size=5, lr=0.5), []
+    moved = fit(
+        client(10, place),
+        start(),
+        loss=lambda net, batch: net(batch.x).sum(),
+        adjust=lambda parameters, gradient: gradient.copy_(torch.ones_like(parameters)),
+        after_step=lambda resident: seen.append(resident.dump()[0]),
+    )
+    np.testing.assert_allclose(moved, start() - 1.0, atol=1e-6)
+    assert seen == [pytest.approx(start()[0] - 0.5), pytest.approx(start()[0] - 1.0)]
+
+
+def test_settings_of_a_visit_replace_those_of_the_run() -> None:
+    place = learner(epochs=5)
+    fit(client(10, place), start(), training=LocalTraining(epochs=1))
+    assert place.passes.take() == (10, 10)
+
+
+# -- without gradients -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 50])
+def test_outputs_come_in_order_whatever_the_batches(size: int) -> None:
+    place, other = learner(), learner()
+    other.evaluation_batch = 7
+    x = client(size, place).x
+    found = outputs(place, start(), x)
+    assert found.shape == (size, 3)
+    np.testing.assert_allclose(outputs(other, start(), x), found, rtol=1e-5, atol=1e-6)
+    net = linear_net().eval()
+    with torch.no_grad():
+        alone = torch.cat([net(place.normalise(place.pixels(x[i : i + 1])).contiguous()) for i in range(size)])
+    np.testing.assert_allclose(found, alone.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_outputs_are_those_of_evaluation_mode() -> None:
+    place = learner(dropout_net)
+    x = client(20, place).x
+    assert np.array_equal(outputs(place, start(dropout_net), x), outputs(place, None, x))
+    assert place.passes.take() == (40, 0)
+
+
+def test_outputs_can_read_something_else() -> None:
+    place = learner()
+    found = outputs(place, None, client(5, place).x, read=lambda net, x: x.mean(dim=(1, 2, 3))[:, None], name="peer")
+    np.testing.assert_allclose(found[:, 0], client(5, place).x.mean(axis=(1, 2, 3)) / 255, rtol=1e-5)
+
+
+def test_outputs_of_nothing() -> None:
+    assert len(outputs(learner(), start(), np.zeros((0, 8, 8, 2), np.uint8))) == 0
+
+
+def test_losses_of_samples() -> None:
+    logits = np.array([[0.0, 0.0], [1000.0, 0.0], [0.0, np.log(3)]], np.float32)
+    found = sample_losses(logits, np.array([0, 1, 1]))
+    np.testing.assert_allclose(found, [np.log(2), 1000.0, np.log(4 / 3)], rtol=1e-6)
+
+
+@given(st.integers(0, 2**31))
+@settings(deadline=None, max_examples=30)
+def test_losses_agree_with_torch(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits, y = rng.normal(0, 10, (9, 4)).astype(np.float32), rng.integers(0, 4, 9)
+    expected = nn.functional.cross_entropy(torch.from_numpy(logits), torch.from_numpy(y), reduction="none")
+    np.testing.assert_allclose(sample_losses(logits, y), expected.numpy(), rtol=1e-4, atol=1e-5)
