@@ -24,7 +24,7 @@ from rayfl.errors import ConfigError
 from rayfl.explain import explained, shown
 from rayfl.federation.plan import FederationPlan, Place, part
 from rayfl.fleet.seam import Algorithm
-from rayfl.learn.training import LocalTraining, Participation
+from rayfl.learn.training import Training
 from rayfl.models import MODELS
 
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -43,10 +43,6 @@ class Seeds(Section):
     data: Seed | None = None
     model: Seed | None = None
     training: Seed | None = None
-
-
-class Training(Participation, LocalTraining):
-    """Rounds, participation and local optimisation."""
 
 
 class Evaluation(Section):

@@ -57,5 +57,4 @@ def test_memory_of_the_coordinator_does_not_grow(tmp_path: Path, cluster: None) 
     assert outcome.history[-1]["metrics"]["clients/participants"] == COHORT
     assert outcome.history[-1]["metrics"]["test/accuracy"] > 0.5
     assert sorted(resident) == list(range(1, ROUNDS + 1))
-    print("RSS", resident[5], resident[ROUNDS])
     assert resident[ROUNDS] <= 1.05 * resident[5]

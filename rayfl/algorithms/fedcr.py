@@ -16,6 +16,7 @@ portions of `server_epochs`, so that it can be resumed like any round; `training
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.resident import Resident
 from rayfl.models.network import Network
+
+log = logging.getLogger("rayfl")
 
 
 @dataclass
@@ -273,6 +276,16 @@ class FedCR(Algorithm):
 
     def network(self, network: nn.Module) -> nn.Module:
         return Online(cast(Network, network), self.projector_hidden, self.projector_out)
+
+    def check(self, fleet: Fleet) -> None:
+        alone = -(-self.pretraining // self.server_epochs)
+        if alone >= fleet.training.rounds and self.regulariser != "none":
+            log.warning(
+                "the server pre-trains in the first %d rounds and there are %d: no client will ever train. "
+                "Raise training.rounds or lower method.pretraining.",
+                alone,
+                fleet.training.rounds,
+            )
 
     def init(self, fleet: Fleet, model: Ref) -> Global:
         got = fleet.map(deal, [SERVER], w=model)

@@ -15,7 +15,7 @@ from torch import Tensor
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import NonNegative, component
 from rayfl.errors import ConfigError, broken
-from rayfl.fleet.seam import SERVER, Client, Fleet, Out, Vector
+from rayfl.fleet.seam import Client, Fleet, Out, Vector
 from rayfl.learn.fit import Adjust, fit
 
 
@@ -32,12 +32,6 @@ def proximal(client: Client, w: Vector, mu: float) -> Adjust:
 def train_near(client: Client, *, w: Vector, mu: float) -> Out:
     """Local SGD on the client's loss plus the proximal term."""
     return Out({"n": len(client)}, update=fit(client, w, adjust=proximal(client, w, mu)))
-
-
-def local_steps(client: Client) -> Out:
-    """How every place takes its local steps."""
-    training = client.learner.training
-    return Out({"optimizer": training.optimizer, "lr": training.lr})
 
 
 @component
@@ -57,9 +51,9 @@ class FedProx(FedAvg):
 
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)
-        steps = fleet.map(local_steps, [SERVER])[SERVER]
-        if steps["optimizer"] == "sgd" and self.mu * steps["lr"] >= 1:
-            got = f"{self.mu:g} * {steps['lr']:g}"
+        steps = fleet.training
+        if steps.optimizer == "sgd" and self.mu * steps.lr >= 1:
+            got = f"{self.mu:g} * {steps.lr:g}"
             raise ConfigError(broken("mu * training.lr of FedProx is below 1", got, "Lower one of the two."))
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:

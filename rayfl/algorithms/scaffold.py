@@ -24,7 +24,6 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from rayfl.algorithms.fedavg import FedAvg, Global
-from rayfl.algorithms.fedprox import local_steps
 from rayfl.component import Positive, component
 from rayfl.errors import ConfigError, broken
 from rayfl.fleet.seam import SERVER, Client, Fleet, Out, Ref, Vector
@@ -143,9 +142,9 @@ class Scaffold(FedAvg):
 
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)
-        steps = fleet.map(local_steps, [SERVER])[SERVER]
-        if steps["optimizer"] != "sgd":
-            raise ConfigError(broken("SCAFFOLD corrects the steps of training.optimizer sgd", steps["optimizer"]))
+        optimizer = fleet.training.optimizer
+        if optimizer != "sgd":
+            raise ConfigError(broken("SCAFFOLD corrects the steps of training.optimizer sgd", optimizer))
 
     def init(self, fleet: Fleet, model: Ref) -> Controlled:
         return Controlled(model, c=fleet.serve(no_control))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rayfl.errors import ConfigError, PhaseError, broken
 from rayfl.fleet.executor import Done, Holdings, Task, nbytes
 from rayfl.fleet.seam import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
-from rayfl.learn.training import LocalTraining
+from rayfl.learn.training import Training
 
 if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
@@ -39,7 +39,7 @@ class Spec:
     streams: Streams
     cohort: int
     threads: int = 1
-    training: LocalTraining = field(default_factory=LocalTraining)
+    training: Training = field(default_factory=Training)
 
 
 @dataclass

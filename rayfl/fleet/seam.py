@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from rayfl.learn.learner import Learner
-    from rayfl.learn.training import LocalTraining
+    from rayfl.learn.training import Training
 
 ClientId = int
 Vector = NDArray[np.float32]
@@ -159,8 +159,8 @@ class Fleet(Protocol):
     """Those that own at least one sample, ascending."""
     shape: tuple[int, int, int]
     """(height, width, channels) of the images."""
-    training: LocalTraining
-    """The run's local settings."""
+    training: Training
+    """The run's rounds, participation and local settings."""
 
     def size(self, client: ClientId) -> int:
         """How many samples a client holds."""

@@ -58,3 +58,7 @@ class Participation(BaseModel):
         if self.clients_per_round is not None:
             return min(self.clients_per_round, clients)
         return max(int((1.0 if self.fraction is None else self.fraction) * clients), 1)
+
+
+class Training(Participation, LocalTraining):
+    """Rounds, participation and local optimisation."""

@@ -75,7 +75,11 @@ ROWS = [
     Row(
         "local_k_similarity_batch",
         BATCH,
-        config=merge(NORMALISED, {"training": {"augment": {"name": "crop_flip", "padding": 1, "flip": 0.0}}}),
+        config=merge(
+            NORMALISED,
+            {"model": {"widths": [16, 16]}, "training": {"augment": {"name": "crop_flip", "padding": 0, "flip": 0.5}}},
+        ),
+        floor=0.85,
         neutral={**BATCH, "strength": 0},
         same_as={"name": "fedavg"},
     ),

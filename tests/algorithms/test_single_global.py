@@ -22,7 +22,7 @@ ROWS = [
         {"name": "single_global"},
         config=TASKS,
         # Users of different tasks pull the one model apart: that it stays behind is the point of this baseline.
-        floor=0.5,
+        floor=0.7,
         refused=[({"weighting": "sise"}, "unknown weighting")],
     )
 ]
