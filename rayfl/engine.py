@@ -232,7 +232,9 @@ class Engine:
 
     def _outcome(self, progress: Progress, judge: Judge) -> Outcome:
         models = judge.models(self.method, progress.state)
-        vectors = {client: np.array(self.fleet.get(ref)) for client, ref in models.items()}
+        # Clients of one cluster share one copy.
+        fetched = {id(ref.handle): np.array(self.fleet.get(ref)) for ref in models.values()}
+        vectors = {client: fetched[id(ref.handle)] for client, ref in models.items()}
         digest = hashlib.sha256()
         for client in sorted(vectors, key=lambda client: -1 if client is None else client):
             digest.update(f"{client}".encode() + vectors[client].astype("<f4").tobytes())

@@ -37,7 +37,7 @@ def invoked(*words: str) -> str:
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     """Exit code and standard error of a command that fails."""
-    with pytest.raises(SystemExit) as left:  # noqa: PT012
+    with pytest.raises(SystemExit) as left:
         cli.main(list(words))
     assert isinstance(left.value.code, int)
     return left.value.code, capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rayfl.config import Config, load_config
-from rayfl.errors import ConfigError, DataError, RayflError
+from rayfl.errors import ConfigError, DataError
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 QUICKSTART = yaml.safe_load((CONFIGS / "quickstart.yaml").read_text())
@@ -48,22 +48,22 @@ def nested(depth: int, *, lists: bool) -> Tree:
 ODD: list[Tree] = [
     None, True, False, -1, 0, 1, 10**400, -(10**30), 1 << 63, float("nan"), float("inf"), -float("inf"), 1e308, 5e-324,
     "", " ", "fedavg", "no_such", ":", "a:b:c", "..:x", "os:system", "builtins:dict", "rayfl.config:Config",
-    "rayfl.errors:broken", "rayfl.nowhere:X", "rayfl.algorithms.fedavg:FedAvg", "\u202e\u0007", "é🦊\u2028", "x" * 900,
-    "null", "1e5", "0x1F", "../..", "/dev/null", "sqlite:///x", "http://me:hunter2@host", "nowhere.yaml", "run.yaml",
-    [], [[]], [1, "a"], {}, {"name": None}, {"name": "fedavg", "mu": 1}, {"name": 3}, {"name": "dirichlet", "alpha": []},
-    {1: 2}, {None: 1}, {"": 1}, {(1, 2): 3}, {"a.b": {"c": [{"d": 2}]}}, b"\xff\x00", {1, 2}, datetime.date(2020, 1, 1),
+    "rayfl.errors:broken", "rayfl.nowhere:X", "rayfl.algorithms.fedavg:FedAvg", "\u202e\u0007", "é🦊\u2028",
+    "x" * 900, "null", "1e5", "0x1F", "../..", "/dev/null", "sqlite:///x", "http://me:hunter2@host", "nowhere.yaml", "run.yaml",
+    [], [[]], [1, "a"], {}, {"name": None}, {"name": "fedavg", "mu": 1}, {"name": 3},
+    {"name": "dirichlet", "alpha": []}, {1: 2}, {None: 1}, {"": 1}, {(1, 2): 3}, {"a.b": {"c": [{"d": 2}]}}, b"\xff\x00", {1, 2}, datetime.date(2020, 1, 1),
     nested(60, lists=True), nested(60, lists=False),
 ]
 KEYS = [
-    "training", "noise", "method", "data", "data_root", "labelled_noise", "split", "scenario", "seeds", "seed", "output",
-    "evaluation", "resources", "checkpoint", "tracking", "device", "fleet", "labels", "clients", "partition", "model",
+    "training", "noise", "method", "data", "data_root", "labelled_noise", "split", "scenario", "seeds", "seed",
+    "output", "evaluation", "resources", "checkpoint", "tracking", "device", "fleet", "labels", "clients", "partition", "model",
     "base", "rate", "alpha", "lr", "rounds", "hidden", "name", "uri", "tags", "normalise", "augment", "public", "mean",
     "traning", "", "ключ", "x" * 300, "a-b", "Big", "weighting",
 ]
 NOISE = [
-    "", ":", "{", "}", "[", "]", "\t", "\n", "- ", "&a ", "*a", "&b [*b]", "&c {name: *c}", "%", "'", '"', "\x00", "\ufeff",
-    "🦊", "<<: ", "? ", "|", ">", "---\n", "...", "#", "@", "~", "1e999", ".nan", "!!python/object:os.system ", "!!int x",
-    "!!float x", "!!map x", "!!seq 3", "!!set x", "!!bool x", "!!binary 🦊", "!!omap 3", "!!pairs 1", "!!timestamp 9",
+    "", ":", "{", "}", "[", "]", "\t", "\n", "- ", "&a ", "*a", "&b [*b]", "&c {name: *c}", "%", "'", '"', "\x00",
+    "\ufeff", "🦊", "<<: ", "? ", "|", ">", "---\n", "...", "#", "@", "~", "1e999", ".nan", "!!python/object:os.system ",
+    "!!int x", "!!float x", "!!map x", "!!seq 3", "!!set x", "!!bool x", "!!binary 🦊", "!!omap 3", "!!pairs 1", "!!timestamp 9",
     "2020-99-99", "0b2", "190:20:30",
 ]
 # fmt: on
@@ -126,10 +126,10 @@ def spoilt_text(rng: random.Random) -> str:
     return text
 
 
-def verdict(path: Path) -> str:
+def verdict(path: Path, *overrides: str) -> str:
     """`valid` or the message of the refusal; whatever else is raised is this test's failure."""
     try:
-        found = load_config(path)
+        found = load_config(path, overrides)
     except (ConfigError, DataError) as refusal:
         return str(refusal)
     assert isinstance(found, Config)
@@ -168,7 +168,5 @@ def test_a_spoilt_override_is_valid_or_refused_clearly(chunk: int) -> None:
     for _ in range(150):
         key = ".".join(rng.choice(KEYS) for _ in range(rng.choice([1, 2, 2, 3])))
         override = f"{key}{rng.choice(['=', '=', '=', '', '=='])}{rng.choice(NOISE + [repr(value) for value in ODD])}"
-        try:
-            load_config(CONFIGS / "quickstart.yaml", [override])
-        except RayflError as refusal:
-            assert 10 < len(str(refusal)) < LONGEST
+        said = verdict(CONFIGS / "quickstart.yaml", override)
+        assert said == "valid" or 10 < len(said) < LONGEST, override

@@ -14,7 +14,7 @@ from rayfl.explain import SHOWN, WIDEST, allowed, fields_of, is_branch, known_ke
 
 def message(settings: Mapping[str, Any]) -> list[str]:
     """The lines of the refusal, without the first that names the file."""
-    with pytest.raises(ConfigError, match="^here:\n") as refusal:
+    with pytest.raises(ConfigError, match=r"^here:\n") as refusal:
         validated(settings, "here")
     return [line.strip() for line in str(refusal.value).splitlines()[1:]]
 

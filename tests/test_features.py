@@ -36,12 +36,10 @@ def shared(fleet: BaseFleet, root: Path, method: Encoding | None = None, dataset
 def test_every_place_gets_the_features_of_all_sets(tmp_path: Path) -> None:
     fleet = fleet_of()
     said = shared(fleet, tmp_path)
-    assert said == [
-        f"encoding {name} with bright: {rows}/{rows}" for name, rows in (("public", 5), ("test", 4), ("train", 20))
-    ]
+    assert said == [f"encoding {name} with bright: {rows}/{rows}" for name, rows in (("public", 5), ("train", 20))]
     expected = fleet.executor.holdings.x.mean(axis=(1, 2, 3), dtype=np.float32)[:, None]
     assert np.array_equal(fleet.executor.features["bright"], expected)
-    assert np.array_equal(fleet.executor.holdings.sets["test"].features["bright"], expected[:4])
+    assert fleet.executor.holdings.sets["test"].features == {}
     assert np.array_equal(fleet.executor.holdings.sets["public"].features["bright"], expected[4:9])
 
 
@@ -67,7 +65,7 @@ def test_anything_else_is_computed_anew(what: str, tmp_path: Path, monkeypatch: 
         for path in tmp_path.glob("*.npy"):
             path.write_bytes(path.read_bytes()[:-1] + b"?")
     said = shared(fleet_of(), tmp_path, dataset="other" if what == "dataset" else "toy")
-    assert len(said) == 3
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize(("part", "batches"), [(1, 3), (3, 1), (20, 1), (1000, 1)])
@@ -75,12 +73,23 @@ def test_parts_do_not_show(part: int, batches: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "PART", part)
     said: list[str] = []
     fleet = fleet_of()
-    found = encoded(fleet, "train", Brightness(), (2, 2, 1), said.append)
+    found = encoded(fleet, "train", Brightness(), (2, 2, 1), said.append, np.arange(20))
     assert np.array_equal(found[:, 0], fleet.executor.holdings.x.mean(axis=(1, 2, 3), dtype=np.float32))
     assert found.dtype == np.float32
     assert PARTS_AT_ONCE == 8
     assert len(said) == batches
     assert said[-1] == "20/20"
+
+
+def test_only_what_somebody_owns_is_computed_and_the_rest_when_it_is_needed(tmp_path: Path) -> None:
+    half = fleet_of()
+    half.owned = np.arange(0, 20, 2)
+    assert shared(half, tmp_path)[-1] == "encoding train with bright: 10/10"
+    assert np.isnan(half.executor.features["bright"][1::2]).all()
+    whole = fleet_of()
+    assert shared(whole, tmp_path) == ["encoding train with bright: 10/10"]
+    expected = whole.executor.holdings.x.mean(axis=(1, 2, 3), dtype=np.float32)[:, None]
+    assert np.array_equal(whole.executor.features["bright"], expected)
 
 
 def test_a_place_builds_an_encoder_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +101,7 @@ def test_a_place_builds_an_encoder_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(module, "PART", 2)
     monkeypatch.setattr(Brightness, "build", build)
-    encoded(fleet_of(), "train", Brightness(), (2, 2, 1), lambda text: None)
+    encoded(fleet_of(), "train", Brightness(), (2, 2, 1), lambda text: None, np.arange(20))
     assert built == [(2, 2, 1)]
 
 

@@ -284,12 +284,14 @@ def test_figures_are_pictures(tracked: rayfl.Result) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's and torch's own, when a model is read
-def test_the_logged_model_can_be_loaded_and_answers_as_the_result_s(tracked: rayfl.Result) -> None:
+def test_the_logged_model_can_be_loaded_and_answers_as_the_result_s(
+    tracked: rayfl.Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import mlflow
     import torch
 
-    client = quiet_client(uri_of(tracked))
-    place = f"{client.get_run(tracked.mlflow_run_id).info.artifact_uri}/model"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri_of(tracked))
+    place = f"runs:/{tracked.mlflow_run_id}/model"
     model = mlflow.pytorch.load_model(place)
     images = torch.from_numpy(np.random.default_rng(0).random((5, 1, 8, 8), dtype=np.float32))
     with torch.no_grad():
@@ -430,8 +432,8 @@ def test_a_dead_server_is_said_once_and_gets_everything_when_it_is_back(
 
 def test_sync_with_a_dead_server_says_so_and_keeps_everything(tmp_path: Path) -> None:
     Journal(tmp_path / "runs" / "a").append("start", experiment="e", run_name="r", tags={}, params={})
+    words = ["sync", "-o", str(tmp_path), "--uri", f"http://me:{SECRET}@127.0.0.1:9"]
     with pytest.raises(rayfl.errors.RayflError, match=r"^http://\*\*\*@127\.0\.0\.1:9 does not answer"):
-        words = ["sync", "-o", str(tmp_path), "--uri", f"http://me:{SECRET}@127.0.0.1:9"]
         CliRunner().invoke(cli.rayfl, words, catch_exceptions=False)
     assert Journal(tmp_path / "runs" / "a").noted() == {}
 

@@ -70,7 +70,7 @@ def check_images(where: str, images: Images, classes: int) -> None:
         raise DataError(broken(f"{where}: images are uint8 (N, height, width, channels)", f"{x.dtype} {x.shape}"))
     if y.dtype != np.int64 or y.shape != (len(x),):
         raise DataError(broken(f"{where}: labels are int64, one an image ({len(x)})", f"{y.dtype} {y.shape}"))
-    if len(y) and not (0 <= y.min() and y.max() < classes):
+    if len(y) and not (y.min() >= 0 and y.max() < classes):
         position = int(np.flatnonzero((y < 0) | (y >= classes))[0])
         raise DataError(broken(f"{where}: labels lie in [0, {classes})", f"{y[position]} at position {position}"))
     if images.groups is not None and images.groups.shape != y.shape:

@@ -71,6 +71,7 @@ class BaseFleet(Fleet):
         self.clients: Sequence[ClientId] = [int(k) for k in np.flatnonzero(self.sizes)]
         self.sets = {name: len(shard) for name, shard in holdings.sets.items()}
         self.fingerprints = dict(holdings.fingerprints)
+        self.owned = np.sort(holdings.order[holdings.offsets[0] :])
         self.costs = Costs()
         self.busy_seconds = 0.0
         self.round = 0

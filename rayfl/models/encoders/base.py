@@ -81,7 +81,7 @@ class Frozen(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def train(self, mode: bool = True) -> Frozen:  # noqa: ARG002
+    def train(self, mode: bool = True) -> Frozen:
         return super().train(False)
 
     def forward(self, x: Tensor) -> Tensor:
