@@ -34,7 +34,9 @@ def encode_part(
 
 def built(client: Client, spec: Any, shape: tuple[int, int, int]) -> Any:
     """The actor's own copy of an encoder, made on first use."""
-    return client.learner.keep(f"encoder {spec!r}", lambda: spec.build(shape))
+    from rayfl.models.encoders.base import build_on
+
+    return client.learner.keep(f"encoder {spec!r}", lambda: build_on(spec, shape, client.learner.device))
 
 
 def share_features(
@@ -61,7 +63,7 @@ def told(say: Say, what: str, done: str) -> None:
 def completed(
     store: FeatureStore, key: FeatureKey, rows: NDArray[np.int64], total: int, encode: Callable[..., Features]
 ) -> Features:
-    """The stored features with these rows among them; rows that nobody needed yet are nan, and are computed if asked."""
+    """The stored features with these rows among them; rows that nobody has needed yet are nan."""
     found = store.get(key)
     missing = rows if found is None else rows[np.isnan(found[rows, 0])]
     if found is not None and not len(missing):

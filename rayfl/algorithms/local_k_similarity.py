@@ -32,7 +32,7 @@ from rayfl.fleet.seam import SERVER, Client, Fleet, Out, Vector
 from rayfl.learn.fit import Batch, fit
 from rayfl.learn.losses import k_similarity
 from rayfl.models import ENCODERS
-from rayfl.models.encoders.base import EncoderSpec, TorchEncoder
+from rayfl.models.encoders.base import EncoderSpec, TorchEncoder, build_on
 from rayfl.models.encoders.hog import HoG
 from rayfl.models.network import Network, Shape
 
@@ -119,11 +119,10 @@ def at_this_place(client: Client, encoder: EncoderSpec) -> TorchEncoder:
     """The place's own copy of the encoder, on its device; made on first use."""
 
     def make() -> TorchEncoder:
-        built = encoder.build(cast(Shape, client.x.shape[1:]))
+        built = build_on(encoder, cast(Shape, client.x.shape[1:]), client.learner.device)
         if not isinstance(built, TorchEncoder):
             rule = "view: batch needs an encoder that is a network, for it encodes tensors on the device"
             raise ConfigError(broken(rule, type(encoder).__name__, "Choose another encoder, or view: cached."))
-        built.module.to(client.learner.device)
         return built
 
     return client.learner.keep(f"{encoder!r} for batches", make)

@@ -50,6 +50,14 @@ class EncoderSpec(Protocol):
     def build(self, shape: Shape) -> Encoder: ...
 
 
+def build_on(spec: EncoderSpec, shape: Shape, device: torch.device) -> Encoder:
+    """An encoder whose network, if it has one, works on this device."""
+    encoder = spec.build(shape)
+    if isinstance(encoder, TorchEncoder):
+        encoder.module.to(device)
+    return encoder
+
+
 @dataclass(frozen=True)
 class Sight:
     """How a network sees pixels: resized to `side` (None: as they are), scaled to [0, 1], normalised."""
