@@ -28,7 +28,13 @@ from rayfl.learn.training import Training
 from rayfl.models import MODELS
 
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Uri = Annotated[str, AfterValidator(lambda text: absolute(text.strip()))]
 Plain = Annotated[str, AfterValidator(lambda text: text.strip())]
+
+
+def absolute(uri: str) -> str:
+    """A URI as it is; a path made absolute, because actors run in other directories."""
+    return uri if "://" in uri else str(Path(uri).expanduser().absolute())
 
 
 class Section(BaseModel):
@@ -68,7 +74,7 @@ class Checkpointing(Section):
     """Rounds between checkpoints; 0 for none but the last."""
     min_seconds: NonNegative = 5.0
     """Rounds that follow the last checkpoint sooner than this do not write another."""
-    uri: Plain | None = None
+    uri: Uri | None = None
 
 
 class Tracking(Section):

@@ -46,25 +46,25 @@ def nested(depth: int, *, lists: bool) -> Tree:
 
 # fmt: off
 ODD: list[Tree] = [
-    None, True, False, -1, 0, 1, 10**400, -(10**30), 1 << 63, float("nan"), float("inf"), -float("inf"), 1e308, 5e-324,
-    "", " ", "fedavg", "no_such", ":", "a:b:c", "..:x", "os:system", "builtins:dict", "rayfl.config:Config",
-    "rayfl.errors:broken", "rayfl.nowhere:X", "rayfl.algorithms.fedavg:FedAvg", "\u202e\u0007", "é🦊\u2028",
-    "x" * 900, "null", "1e5", "0x1F", "../..", "/dev/null", "sqlite:///x", "http://me:hunter2@host", "nowhere.yaml", "run.yaml",
+    None, True, False, -1, 0, 1, 10**400, -(10**30), 1 << 63, float("nan"), float("inf"), -float("inf"), 1e308,
+    5e-324, "", " ", "fedavg", "no_such", ":", "a:b:c", "..:x", "os:system", "builtins:dict", "rayfl.config:Config",
+    "rayfl.errors:broken", "rayfl.nowhere:X", "rayfl.algorithms.fedavg:FedAvg", "\u202e\u0007", "é🦊\u2028", "x" * 900,
+    "null", "1e5", "0x1F", "../..", "/dev/null", "sqlite:///x", "http://me:hunter2@host", "nowhere.yaml", "run.yaml",
     [], [[]], [1, "a"], {}, {"name": None}, {"name": "fedavg", "mu": 1}, {"name": 3},
-    {"name": "dirichlet", "alpha": []}, {1: 2}, {None: 1}, {"": 1}, {(1, 2): 3}, {"a.b": {"c": [{"d": 2}]}}, b"\xff\x00", {1, 2}, datetime.date(2020, 1, 1),
-    nested(60, lists=True), nested(60, lists=False),
+    {"name": "dirichlet", "alpha": []}, {1: 2}, {None: 1}, {"": 1}, {(1, 2): 3}, {"a.b": {"c": [{"d": 2}]}},
+    b"\xff\x00", {1, 2}, datetime.date(2020, 1, 1), nested(60, lists=True), nested(60, lists=False),
 ]
 KEYS = [
     "training", "noise", "method", "data", "data_root", "labelled_noise", "split", "scenario", "seeds", "seed",
-    "output", "evaluation", "resources", "checkpoint", "tracking", "device", "fleet", "labels", "clients", "partition", "model",
-    "base", "rate", "alpha", "lr", "rounds", "hidden", "name", "uri", "tags", "normalise", "augment", "public", "mean",
-    "traning", "", "ключ", "x" * 300, "a-b", "Big", "weighting",
+    "output", "evaluation", "resources", "checkpoint", "tracking", "device", "fleet", "labels", "clients",
+    "partition", "model", "base", "rate", "alpha", "lr", "rounds", "hidden", "name", "uri", "tags", "normalise",
+    "augment", "public", "mean", "traning", "", "ключ", "x" * 300, "a-b", "Big", "weighting",
 ]
 NOISE = [
     "", ":", "{", "}", "[", "]", "\t", "\n", "- ", "&a ", "*a", "&b [*b]", "&c {name: *c}", "%", "'", '"', "\x00",
-    "\ufeff", "🦊", "<<: ", "? ", "|", ">", "---\n", "...", "#", "@", "~", "1e999", ".nan", "!!python/object:os.system ",
-    "!!int x", "!!float x", "!!map x", "!!seq 3", "!!set x", "!!bool x", "!!binary 🦊", "!!omap 3", "!!pairs 1", "!!timestamp 9",
-    "2020-99-99", "0b2", "190:20:30",
+    "\ufeff", "🦊", "<<: ", "? ", "|", ">", "---\n", "...", "#", "@", "~", "1e999", ".nan",
+    "!!python/object:os.system ", "!!int x", "!!float x", "!!map x", "!!seq 3", "!!set x", "!!bool x", "!!binary 🦊",
+    "!!omap 3", "!!pairs 1", "!!timestamp 9", "2020-99-99", "0b2", "190:20:30",
 ]
 # fmt: on
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rayfl import progress
 from rayfl.progress import Clock, Lines, Live, Progress, Silent, duration, progress_for
 
 Sleep = Callable[[float], None]
@@ -23,7 +23,7 @@ def record(done: int, clients: int = 4, **test: float) -> dict[str, Any]:
 def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
     """A clock that only goes when told to."""
     now = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def forward(seconds: float) -> None:
         now[0] += seconds

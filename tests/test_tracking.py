@@ -146,7 +146,7 @@ def test_many_rounds_are_one_batch(tmp_path: Path, uri: str, rounds: int, batche
     for step in range(1, rounds + 1):
         journal.append("metrics", step=step, values={"loss": 1.0 / step, "accuracy": 0.5, "seconds": 0.1})
     counting = Counting(carrier.client)
-    carrier._client = counting  # type: ignore[assignment]
+    carrier._client = counting
     assert carrier.carry() == rounds
     assert counting.calls.count("log_batch") == batches
     assert counting.calls.count("log_metric") == 0
@@ -297,8 +297,8 @@ def test_the_logged_model_can_be_loaded_and_answers_as_the_result_s(
     with torch.no_grad():
         assert torch.equal(model.eval()(images), tracked.model.eval()(images))
     signature = mlflow.models.get_model_info(place).signature
-    assert signature.inputs.to_dict()[0]["tensor-spec"] == {"dtype": "float32", "shape": [-1, 1, 8, 8]}
-    assert signature.outputs.to_dict()[0]["tensor-spec"] == {"dtype": "float32", "shape": [-1, 10]}
+    assert signature.inputs.to_dict()[0]["tensor-spec"] == {"dtype": "float32", "shape": (-1, 1, 8, 8)}
+    assert signature.outputs.to_dict()[0]["tensor-spec"] == {"dtype": "float32", "shape": (-1, 10)}
 
 
 def holding(folder: Path, secret: str) -> list[Path]:

@@ -1,7 +1,7 @@
 """A network that stays in memory and takes its weights from, and gives them back to, one flat vector.
 
-Parameters come first, floating-point buffers (BatchNorm statistics) behind them, both in the order of the module;
-integer counters are left out. Four-dimensional weights lie as (out, height, width, in), the layout in which CPUs and
+Trainable parameters come first, then frozen ones, then floating-point buffers (BatchNorm statistics), each in the
+order of the module; integer counters are left out. Four-dimensional weights lie as (out, height, width, in), the layout in which CPUs and
 GPUs convolve fastest, so the vector has one meaning on every device.
 """
 
@@ -20,18 +20,18 @@ class Resident:
 
     def __init__(self, net: nn.Module, device: torch.device) -> None:
         self.net = net.to(device)
-        tensors = list(net.parameters())
+        # A frozen parameter must stay out of reach of weight decay and momentum, which act on the whole front part.
+        self.tensors = sorted(net.parameters(), key=lambda parameter: not parameter.requires_grad)
         buffers = [name for name, buffer in net.named_buffers() if buffer.is_floating_point()]
-        self.n_parameters = sum(tensor.numel() for tensor in tensors)
-        total = self.n_parameters + sum(net.get_buffer(name).numel() for name in buffers)
+        self.n_parameters = sum(tensor.numel() for tensor in self.tensors if tensor.requires_grad)
+        total = sum(tensor.numel() for tensor in self.tensors) + sum(net.get_buffer(name).numel() for name in buffers)
         self.flat = torch.empty(total, dtype=torch.float32, device=device)
         self.gradient = torch.zeros(self.n_parameters, dtype=torch.float32, device=device)
-        end = self._adopt_parameters(tensors)
-        self._adopt_buffers(buffers, end)
+        self._adopt_buffers(buffers, self._adopt_parameters())
 
-    def _adopt_parameters(self, tensors: list[nn.Parameter]) -> int:
+    def _adopt_parameters(self) -> int:
         start = 0
-        for parameter in tensors:
+        for parameter in self.tensors:
             stop = start + parameter.numel()
             parameter.data = settle(self.flat[start:stop], parameter.data)
             if parameter.requires_grad:
@@ -65,7 +65,7 @@ class Resident:
         """Where the parameters of a submodule lie in the flat vector."""
         wanted = {id(parameter) for parameter in module.parameters()}
         spans, start = [], 0
-        for parameter in self.net.parameters():
+        for parameter in self.tensors:
             stop = start + parameter.numel()
             if id(parameter) in wanted:
                 spans.append(slice(start, stop))

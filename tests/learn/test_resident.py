@@ -8,7 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from rayfl.learn.optimisers import Sgd
 from rayfl.learn.resident import Resident, settle, shaped
+from rayfl.learn.training import LocalTraining
 from tests.learn.toys import conv_net, linear_net
 
 CPU = torch.device("cpu")
@@ -146,3 +148,15 @@ def test_settling_moves_values_and_keeps_the_shape(shape: tuple[int, ...]) -> No
     assert torch.equal(view, tensor)
     flat.zero_()
     assert not view.any()
+
+
+def test_frozen_parameters_lie_behind_the_trainable_ones_and_do_not_decay() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    net.get_submodule("0").requires_grad_(False)
+    resident = Resident(net, torch.device("cpu"))
+    frozen = net.get_submodule("0").get_parameter("weight")
+    before = frozen.clone()
+    assert resident.n_parameters == 6
+    assert [(span.start, span.stop) for span in resident.span(net.get_submodule("1"))] == [(0, 4), (4, 6)]
+    Sgd(resident, LocalTraining(lr=0.1, weight_decay=0.5)).step()
+    assert torch.equal(frozen, before)
