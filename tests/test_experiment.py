@@ -235,7 +235,7 @@ def test_every_new_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
     ("more", "kind", "message"),
     [
         ({"device": "cuda"}, ConfigError, "fleet: inline runs on the CPU; got device: cuda. Use fleet: ray."),
-        ({"method": "oracle", "labels": "given"}, DataError, "a scenario without noise needs true labels"),
+        ({"method": "oracle", "labels": "given"}, DataError, "needs true labels; got a scenario with labels: given"),
         ({"data": {"name": "folder", "path": "/nowhere"}}, DataError, "/nowhere"),
     ],
 )

@@ -52,6 +52,10 @@ class ClientActor:
     """One place on the cluster."""
 
     def __init__(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
+        self.become(spec, pinned, holdings)
+
+    def become(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
+        """Serve this federation from now on, and nothing of an earlier one."""
         import torch
 
         torch.set_num_threads(spec.threads)

@@ -1,8 +1,8 @@
 """A network that stays in memory and takes its weights from, and gives them back to, one flat vector.
 
 Trainable parameters come first, then frozen ones, then floating-point buffers (BatchNorm statistics), each in the
-order of the module; integer counters are left out. Four-dimensional weights lie as (out, height, width, in), the layout in which CPUs and
-GPUs convolve fastest, so the vector has one meaning on every device.
+order of the module; integer counters are left out. Four-dimensional weights lie as (out, height, width, in), the layout
+in which CPUs and GPUs convolve fastest, so the vector has one meaning on every device.
 """
 
 from __future__ import annotations

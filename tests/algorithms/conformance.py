@@ -7,9 +7,10 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import ray
 
 from rayfl.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
 from rayfl.config import Config, merge, validated
@@ -75,22 +76,49 @@ class Reversed(InlineFleet):
         return {client: done[client] for client in sorted(done)}, stored
 
 
-class Killing(RayFleet):
-    """Kills the process of its last actor before the second map of the second round, and again two rounds later."""
+class Warm(RayFleet):
+    """Takes actors that earlier tests started, because starting a process costs more than running a toy on it."""
 
-    maps = 0
+    warmed: ClassVar[list[Any]] = []
+    hired = 0
+
+    def _hire(self) -> Any:
+        self.hired += 1
+        if self.hired > self.placement.actors - self.fresh:
+            return super()._hire()
+        if len(self.warmed) < self.hired:
+            self.warmed.append(super()._hire())
+            return self.warmed[-1]
+        actor = self.warmed[self.hired - 1]
+        actor.become.remote(self.spec, self.placement, self.holdings_ref)
+        return actor
+
+    @property
+    def fresh(self) -> int:
+        """How many actors of the pool must be new."""
+        return 0
+
+    def close(self) -> None:
+        for place in self.pool:
+            if all(place.actor is not actor for actor in self.warmed):
+                ray.kill(place.actor)
+
+
+class Killing(Warm):
+    """Kills the process of its last actor before a map of the second round."""
+
     killed = 0
+
+    @property
+    def fresh(self) -> int:
+        return 1
 
     def execute(
         self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        self.maps += 1
-        if self.round in (1, 3) and self.killed <= self.round // 2 and len(tasks) > 1:
-            self.killed += 1
-            import ray
-
-            victim = ray.get(self.pool[-1].actor.hello.remote())["pid"]
-            os.kill(victim, signal.SIGKILL)
+        if self.round == 1 and not self.killed and len(tasks) > 1:
+            self.killed = ray.get(self.pool[-1].actor.hello.remote())["pid"]
+            os.kill(self.killed, signal.SIGKILL)
         return super().execute(number, phase, tasks, shared)
 
 
@@ -104,10 +132,8 @@ def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints
     if place in ("inline", "reversed"):
         fleet = (InlineFleet if place == "inline" else Reversed)(spec, holdings)
     else:
-        import ray
-
         placement = Placement(actors=1 if place == "ray1" else 3, cpus=0.5)
-        fleet = (Killing if place == "killing" else RayFleet)(spec, holdings, ray.put(holdings), placement)
+        fleet = (Killing if place == "killing" else Warm)(spec, holdings, ray.put(holdings), placement)
     uri = str(config.output / directory)
     engine = Engine(config, scenario, uri, {"run": "toy"}, dataset.shape, config.output / "features")
     records: list[Record] = []

@@ -17,7 +17,7 @@ from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 ROWS = [
     Row("oracle", {"name": "oracle"}, refused=[({"labels": "given"}, "labels")]),
-    Row("clean_fedavg", {"name": "rayfl.algorithms.oracle:CleanFedAvg"}, floor=0.95),
+    Row("clean_fedavg", {"name": "clean_fedavg"}, floor=0.95),
 ]
 
 RAMP = {"name": "ramp", "min": 0.0, "max": 0.4}
@@ -35,7 +35,7 @@ def rates(*values: float) -> dict[str, Any]:
     return {"name": "symmetric", "rate": list(values)}
 
 
-@pytest.mark.parametrize("method", ["oracle", "rayfl.algorithms.oracle:CleanFedAvg"])
+@pytest.mark.parametrize("method", ["oracle", "clean_fedavg"])
 def test_without_noise_it_is_federated_averaging(method: str, tmp_path: Path) -> None:
     one, _ = run_toy(toy(tmp_path, method, noise="none"), directory="one")
     other, _ = run_toy(toy(tmp_path, "fedavg", noise="none"), directory="other")
@@ -43,7 +43,7 @@ def test_without_noise_it_is_federated_averaging(method: str, tmp_path: Path) ->
 
 
 def test_clean_averaging_never_sees_the_noise(tmp_path: Path) -> None:
-    noisy, _ = run_toy(toy(tmp_path, "rayfl.algorithms.oracle:CleanFedAvg"), directory="noisy")
+    noisy, _ = run_toy(toy(tmp_path, "clean_fedavg"), directory="noisy")
     clean, _ = run_toy(toy(tmp_path, "fedavg", noise="none"), directory="clean")
     assert noisy.sha256 == clean.sha256
 
