@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import itertools
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
@@ -21,6 +22,9 @@ HOMES = {
     "noises": "rayfl.federation.noise:NOISES",
     "encoders": "rayfl.models:ENCODERS",
 }
+
+
+METHOD_CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "methods"
 
 
 def registry(plural: str) -> Registry[Any]:
@@ -46,8 +50,13 @@ def line(entries: Registry[Any], name: str) -> str:
         cls = entries.find(name)
     except ConfigError as error:
         return f"(not available: {error})"
-    citation = getattr(cls, "citation", "")
-    return first_line(cls) + (f"  [{citation}]" if citation else "")
+    citation, config = getattr(cls, "citation", ""), example(name)
+    return first_line(cls) + (f"  [{citation}]" if citation else "") + (f"  {config}" if config else "")
+
+
+def example(name: str) -> str:
+    """The configuration that shows a method, where this is a checkout that has one."""
+    return f"configs/methods/{name}.yaml" if (METHOD_CONFIGS / f"{name}.yaml").is_file() else ""
 
 
 def first_line(cls: type[Any]) -> str:
@@ -59,6 +68,8 @@ def whole(name: str, cls: type[Any]) -> str:
     parts = [name, "", inspect.getdoc(cls) or "", ""]
     if getattr(cls, "citation", ""):
         parts += [f"from: {cls.citation}", ""]
+    if example(name):
+        parts += [f"try it: rayfl run {example(name)}", ""]
     parts += ["settings:", *settings(cls)]
     deviations = getattr(cls, "deviations", ())
     if deviations:
