@@ -81,10 +81,18 @@ def test_a_line_that_a_crash_cut_short_is_no_entry_and_does_not_spoil_the_next(t
 
 def test_a_journal_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.append("metrics", step=1, values={})
-    journal.path = Path("/dev/full")
-    with pytest.raises((StorageError, OSError), match=r"No space left|must be writable|Invalid argument"):
+    journal.path.unlink()
+    journal.path.mkdir()
+    with pytest.raises(StorageError, match=r"the journal of a run must be writable; got .*journal\.jsonl .*directory"):
         journal.append("metrics", step=2, values={})
+
+
+def test_a_run_ends_though_its_end_cannot_be_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tracker = Tracker(tmp_path, "unused", enabled=False)
+    tracker.journal.path.unlink()
+    tracker.journal.path.mkdir()
+    tracker.finish("FAILED")
+    assert "tracking: how the run ended is not recorded: the journal of a run must be writable" in caplog.text
 
 
 def test_how_far_a_journal_was_carried_is_noted_beside_it(tmp_path: Path) -> None:
