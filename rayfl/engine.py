@@ -82,7 +82,13 @@ class Engine:
         self.config, self.method = config, config.method
         self.scenario = seen_by(config.method, scenario)
         self.uri, self.shape, self.features = checkpoint_uri, shape, features
-        self.meta = {**meta, "digest": config.digest, "scenario": scenario.sha256, "versions": versions()}
+        threads = max(int(config.resources.cpus_per_client), 1)
+        self.meta = {
+            **meta,
+            "digest": config.digest,
+            "scenario": scenario.sha256,
+            "versions": {**versions(), "threads": str(threads)},
+        }
         self.progress: Progress | None = None
         self.lock: threading.Lock
         self.fleet: BaseFleet

@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,10 +49,13 @@ class Journal:
 
     def append(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, "time": int(time.time() * 1000), **content})
+        whole = self.path.stat().st_size
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
+            with suppress(OSError):  # half a line would spoil the next one
+                os.truncate(self.path, whole)
             remedy = "What is in it is kept. Free some space, then --resume the run."
             raise StorageError(f"the journal of a run must be writable; got {self.path} ({error}). {remedy}") from error
 
