@@ -143,7 +143,7 @@ class Engine:
         metrics = {**fleet.take_logged(), **self._costs(), **diverged_metrics(fleet.take_diverged())}
         # What was stored before the first round is news in it.
         metrics |= judge.label_metrics(changed({} if t == 0 else before, table))
-        metrics |= judge.estimate_metrics(fleet.take_estimates())
+        metrics |= judge.estimate_metrics(fleet.take_estimates(), fleet.take_answers())
         if (t + 1) % self.config.evaluation.every == 0 or t + 1 == self.config.training.rounds:
             metrics |= judge.evaluate(self.method, state).metrics
         clock = {"time/train_s": trained - started, "time/evaluate_s": time.perf_counter() - trained}

@@ -22,6 +22,7 @@ from rayfl.estimate import (
     repair_quality,
 )
 from rayfl.federation.scenario import Scenario
+from rayfl.federation.split import Role
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Out, Ref, Shard, State, Vector
 from rayfl.learn import metrics
@@ -126,15 +127,26 @@ class Judge:
         labels = {client: self.fleet.get(entries["y"]) for client, entries in news.items() if "y" in entries}
         return {**self._selection(kept), **self._repair(labels)}
 
-    def estimate_metrics(self, estimates: Mapping[str, Mapping[ClientId, float]]) -> dict[str, float]:
-        """How what a method believes of clients goes with their true share of wrong labels (Pearson)."""
+    def estimate_metrics(
+        self,
+        estimates: Mapping[str, Mapping[ClientId, float]],
+        answers: Mapping[str, Mapping[ClientId, NDArray[Any]]],
+    ) -> dict[str, float]:
+        """How what a method believes of clients goes (Pearson) with their true share of wrong labels, and with how
+        often their models are right on a named set."""
         realised = self.scenario.realised
-        if realised is None:
+        if realised is None or self.scenario.true is None:
             return {}
-        return {
-            f"{name}/noise_correlation": pearson(list(values.values()), realised[list(values)])
-            for name, values in estimates.items()
-        }
+        found = {}
+        for name, values in estimates.items():
+            believed = list(values.values())
+            found[f"{name}/noise_correlation"] = pearson(believed, realised[list(values)])
+            for held, labels in answers.items():
+                truth = self.scenario.true[self.scenario.indices(Role[held.upper()])]
+                right = [float((labels[client] == truth).mean()) for client in values if client in labels]
+                if len(right) == len(believed):
+                    found[f"{name}/accuracy_correlation"] = pearson(believed, right)
+        return found
 
     def _selection(self, kept: Mapping[ClientId, NDArray[np.bool_]]) -> dict[str, float]:
         """Averages over clients; a client's mask may have a row an epoch."""

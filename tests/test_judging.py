@@ -11,6 +11,7 @@ import pytest
 from rayfl.assembly import holdings_of, spec_of
 from rayfl.engine import Outcome
 from rayfl.federation.scenario import Scenario, open_federation
+from rayfl.federation.split import Role
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.judging import PART, Judge, total
@@ -130,7 +131,7 @@ def test_without_a_truth_there_is_nothing_to_compare_with(tmp_path: Path) -> Non
     assert not [name for name in outcome.history[0]["metrics"] if name.startswith("labels/")]
     judge, _, scenario = judged(tmp_path, labels="given", noise="none")
     assert scenario.realised is None
-    assert judge.estimate_metrics({"trust": {0: 1.0, 1: 0.5}}) == {}
+    assert judge.estimate_metrics({"trust": {0: 1.0, 1: 0.5}}, {}) == {}
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1.0, 1.0), (-2.0, -1.0)])
@@ -138,7 +139,7 @@ def test_beliefs_are_correlated_with_the_realised_noise(sign: float, expected: f
     judge, _, scenario = judged(tmp_path)
     assert scenario.realised is not None
     beliefs = {client: sign * float(scenario.realised[client]) for client in (0, 2, 5)}
-    assert judge.estimate_metrics({"trust": beliefs}) == {"trust/noise_correlation": pytest.approx(expected)}
+    assert judge.estimate_metrics({"trust": beliefs}, {}) == {"trust/noise_correlation": pytest.approx(expected)}
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -160,3 +161,18 @@ def test_keeping_nothing_has_no_precision(tmp_path: Path) -> None:
 def test_counts_are_added_without_overflow() -> None:
     part = np.full((2, 2), 2**31 - 1, np.int32)
     assert total([part, part]).tolist() == [[2**32 - 2] * 2] * 2
+
+
+def test_beliefs_are_correlated_with_how_often_models_are_right(tmp_path: Path) -> None:
+    judge, _, scenario = judged(tmp_path, split={"public": {"total": 40}})
+    assert scenario.true is not None
+    truth = scenario.true[scenario.indices(Role.PUBLIC)]
+    answers = {client: np.where(np.arange(40) < 10 * client, truth, (truth + 1) % 4) for client in range(4)}
+    found = judge.estimate_metrics({"trust": {client: float(client) for client in range(4)}}, {"public": answers})
+    assert found["trust/accuracy_correlation"] == pytest.approx(1.0)
+
+
+def test_answers_of_some_clients_alone_are_not_correlated(tmp_path: Path) -> None:
+    judge, _, _ = judged(tmp_path, split={"public": {"total": 40}})
+    found = judge.estimate_metrics({"trust": {0: 1.0, 1: 0.0}}, {"public": {0: np.zeros(40, np.int64)}})
+    assert set(found) == {"trust/noise_correlation"}

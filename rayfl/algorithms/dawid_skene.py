@@ -61,6 +61,7 @@ class DawidSkeneWeighting(Weighting):
         votes = np.stack([ballots[client]["votes"] for client in got], axis=1).astype(np.int64)
         classes = ballots[next(iter(got))]["classes"]
         found = DawidSkene(**asdict(self), classes=classes).fit(votes)
+        fleet.answered("public", dict(zip(got, votes.T, strict=True)))
         fleet.estimate("reliability", dict(zip(got, found.reliability_.tolist(), strict=True)))
         fleet.log(**diagnostics(found))
         return dict(zip(got, reliability_weights(found.reliability_).tolist(), strict=True))

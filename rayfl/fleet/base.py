@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,7 @@ class BaseFleet(Fleet):
         self.left: dict[str, NDArray[Any]] = {}
         self._logged: dict[str, float] = {}
         self._estimates: dict[str, dict[ClientId, float]] = {}
+        self._answers: dict[str, dict[ClientId, NDArray[Any]]] = {}
         self._numbers = itertools.count()
 
     # -- what a method sees ------------------------------------------------------------------------------------
@@ -135,6 +137,9 @@ class BaseFleet(Fleet):
     def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
         self._estimates[name] = {client: float(value) for client, value in sorted(values.items())}
 
+    def answered(self, held: str, labels: Mapping[ClientId, NDArray[Any]]) -> None:
+        self._answers[held] = dict(labels)
+
     def leave(self, name: str, array: NDArray[Any]) -> None:
         self.left[name] = np.array(array)
 
@@ -151,6 +156,10 @@ class BaseFleet(Fleet):
         estimates, self._estimates = self._estimates, {}
         return estimates
 
+    def take_answers(self) -> dict[str, dict[ClientId, NDArray[Any]]]:
+        answers, self._answers = self._answers, {}
+        return answers
+
     def take_busy(self) -> float:
         """Seconds that phases took, over all places."""
         busy, self.busy_seconds = self.busy_seconds, 0.0
@@ -162,12 +171,14 @@ class BaseFleet(Fleet):
 
     # -- what a place provides ---------------------------------------------------------------------------------
 
+    @abstractmethod
     def execute(
         self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
         """Run all tasks; outcomes and handles of the stored state, by ascending client id."""
         raise NotImplementedError
 
+    @abstractmethod
     def replies(
         self,
         number: int,
@@ -178,6 +189,7 @@ class BaseFleet(Fleet):
     ) -> Replies:
         raise NotImplementedError
 
+    @abstractmethod
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         """Give every place the features of the training set (under `train`) and of the named sets."""
         raise NotImplementedError

@@ -198,6 +198,9 @@ class Fleet(Protocol):
     def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
         """What the method believes of each client (its reliability, say): the experiment compares it with the truth."""
 
+    def answered(self, held: str, labels: Mapping[ClientId, NDArray[Any]]) -> None:
+        """What each client's model says of a named set: the experiment, which knows the truth, marks it."""
+
     def leave(self, name: str, array: NDArray[Any]) -> None:
         """An array worth drawing (a similarity matrix, a merge history): the last one of a run is kept."""
 
