@@ -42,7 +42,8 @@ class Instance:
 def truncated_normal(mean: Floats, std: float, rng: np.random.Generator) -> Floats:
     """Draws from N(mean, std^2) cut to [0, 1], by the inverse of its distribution function."""
     low, high = ndtr(-mean / std), ndtr((1 - mean) / std)
-    return np.clip(mean + std * ndtri(low + rng.random(len(mean)) * (high - low)), 0.0, 1.0)
+    drawn: Floats = np.clip(mean + std * ndtri(low + rng.random(len(mean)) * (high - low)), 0.0, 1.0)
+    return drawn
 
 
 def directions(images: NDArray[np.uint8], labels: Ints, flips: Ints, classes: int, rng: np.random.Generator) -> Ints:
