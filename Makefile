@@ -18,7 +18,7 @@ types: $(VENV)/.ready
 	$(BIN)/mypy
 
 unit: $(VENV)/.ready
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 # One environment for both commands; made again when the requirements change.
 $(VENV)/.ready: pyproject.toml

@@ -51,6 +51,7 @@ class Experiment:
     cells: Sequence[Cell]
     seeds: Sequence[int] = (0,)
     metrics: Sequence[str] = ()
+    finding: str = ""
 
 
 @dataclass
@@ -133,6 +134,7 @@ def section(experiment: Experiment, table: Mapping[str, Measured]) -> list[str]:
         others = [spread(measured.other.get(name, []), 3) for name in names]
         figures = [spread(measured.accuracy, 2), spread(measured.best, 2), *others]
         lines.append(row([cell.title, *figures, cell.printed or "-"]))
+    lines += ["", experiment.finding] if experiment.finding else []
     lines += ["", "| method | command | scenario |", "|---|---|---|"]
     for cell in experiment.cells:
         measured = table[cell.title]
@@ -149,6 +151,8 @@ def spread(values: Sequence[float], digits: int) -> str:
     """Mean and sample deviation; the mean alone for one run, `not run` for none."""
     if not values:
         return "not run"
+    if np.isnan(values).all():
+        return "-"
     mean = f"{np.mean(values):.{digits}f}"
     return f"{mean} ± {np.std(values, ddof=1):.{digits}f} (n={len(values)})" if len(values) > 1 else mean
 

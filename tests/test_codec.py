@@ -45,6 +45,9 @@ class Colour(enum.Enum):
 class Plain:
     pass
 
+    def __repr__(self) -> str:
+        return "Plain()"
+
 
 def same(one: Any, other: Any) -> bool:
     """Equal in type and content, to the bit."""
