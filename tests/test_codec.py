@@ -43,8 +43,6 @@ class Colour(enum.Enum):
 
 
 class Plain:
-    pass
-
     def __repr__(self) -> str:
         return "Plain()"
 
