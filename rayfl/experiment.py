@@ -336,21 +336,45 @@ def conclude(
 ) -> None:
     """What a finished run leaves: result, figures, model."""
     metrics = {name: value for record in outcome.history for name, value in record["metrics"].items()}
-    facts = {"sha256": outcome.sha256, "rounds": outcome.rounds, "metrics": metrics, "history": outcome.history}
-    (directory / "result.part").write_text(json.dumps(facts))
+    save_arrays(directory / "arrays.npz", scenario, outcome)
+    ended = {"sha256": outcome.sha256, "rounds": outcome.rounds, "metrics": metrics, "history": outcome.history}
+    facts = facts_of(scenario, outcome)
+    (directory / "result.part").write_text(json.dumps({**ended, "facts": facts}))
     os.replace(directory / "result.part", directory / "result.json")
     tracker.tags({"model_sha256": outcome.sha256})
     if not tracker.enabled:
         return
+    tracker.artifact(directory / "arrays.npz")
     for path in figures_of(directory / "figures", config, scenario, outcome):
         tracker.artifact(path, "figures")
     tracker.model(saved_model(directory / "model", recipe, outcome, dataset))
 
 
+def save_arrays(path: Path, scenario: Scenario, outcome: Outcome) -> None:
+    """The confusion matrix, each client's true share of wrong labels, and whatever the method left."""
+    arrays = dict(outcome.left)
+    if outcome.verdict is not None:
+        arrays["confusion"] = outcome.verdict.confusion
+    if scenario.realised is not None:
+        arrays["noise_rate"] = scenario.realised
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def facts_of(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
+    """What costs are compared with: the size of a model and of a client; and the names of the classes."""
+    sizes = scenario.sizes()
+    return {
+        "parameters": len(next(iter(outcome.models.values()))),
+        "mean_client_samples": float(sizes[sizes > 0].mean()),
+        "classes": list(scenario.classes),
+        "noise_rate": scenario.noise_rate(),
+    }
+
+
 def figures_of(folder: Path, config: Config, scenario: Scenario, outcome: Outcome) -> list[Path]:
     """The run's figures, and those of its scenario, as PNG files."""
     from rayfl.federation.describe_scenario import figures
-    from rayfl.report.figures import confusion_figure, learning_curve, left_figure
+    from rayfl.report.figures import confusion_figure, estimate_figure, learning_curve, left_figure
 
     folder.mkdir(exist_ok=True)
     title = f"{config.resolved()['method']['name']} on {scenario.dataset.name}, seed {config.seed}"
@@ -358,8 +382,10 @@ def figures_of(folder: Path, config: Config, scenario: Scenario, outcome: Outcom
     if outcome.verdict is not None:
         drawn["confusion"] = confusion_figure(outcome.verdict.confusion, scenario.classes, title)
     for name, array in outcome.left.items():
-        drawn[name] = left_figure(name, array)
-        np.save(folder / f"{name}.npy", array)
+        if not name.startswith("estimate/"):
+            drawn[name] = left_figure(name, array)
+        elif scenario.realised is not None:
+            drawn[name.rpartition("/")[2]] = estimate_figure(name.rpartition("/")[2], array, scenario.realised)
     for name, figure in drawn.items():
         figure.savefig(folder / f"{name}.png", dpi=130)
     return sorted(folder.iterdir())

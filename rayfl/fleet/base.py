@@ -136,6 +136,9 @@ class BaseFleet(Fleet):
 
     def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
         self._estimates[name] = {client: float(value) for client, value in sorted(values.items())}
+        latest = np.array(self.left.get(f"estimate/{name}", np.full(len(self.sizes), np.nan)))
+        latest[list(self._estimates[name])] = list(self._estimates[name].values())
+        self.left[f"estimate/{name}"] = latest
 
     def answered(self, held: str, labels: Mapping[ClientId, NDArray[Any]]) -> None:
         self._answers[held] = dict(labels)

@@ -55,6 +55,19 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], title
     return figure
 
 
+def estimate_figure(name: str, believed: NDArray[np.float64], wrong: NDArray[np.float64]) -> Figure:
+    """What a method believes of each client, against the client's true share of wrong labels."""
+    from matplotlib.figure import Figure
+
+    known = np.isfinite(believed)
+    figure = Figure(figsize=(5.5, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(wrong[known], believed[known], color=BLUE, edgecolor="white", linewidth=0.5)
+    axes.set(xlabel="share of wrong labels", ylabel=name, title=f"{name} of {known.sum()} clients, last known value")
+    axes.grid(alpha=0.3)
+    return figure
+
+
 def left_figure(name: str, array: NDArray[Any]) -> Figure:
     """An array that a method left: a merge history as a dendrogram, a matrix as a heat map."""
     return dendrogram_figure(array) if name == "dendrogram" else matrix_figure(name, array)
