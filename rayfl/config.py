@@ -37,6 +37,10 @@ def absolute(uri: str) -> str:
     return uri if "://" in uri else str(Path(uri).expanduser().absolute())
 
 
+NEUTRAL = {"precision": "fp32", "stack": "never", "compile": "never"}
+"""Settings of `training` that are about speed: at these values a run is what it was before there were any."""
+
+
 class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values never change."""
 
@@ -118,7 +122,11 @@ class Config(FederationPlan):
         """A hash of all that decides the result; where and how it runs, and for how many rounds, is left out."""
         place = {"fleet", "device", "resources", "checkpoint", "tracking", "output", "data_root", "scenario"}
         decisive = self.model_dump(mode="json", exclude=place)
-        del decisive["training"]["rounds"]
+        training = decisive["training"]
+        del training["rounds"]
+        for speed, neutral in NEUTRAL.items():
+            if training[speed] == neutral:
+                del training[speed]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
     def resolved(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from rayfl.config import Config
 from rayfl.errors import PhaseError, RayflError, StorageError, broken
 from rayfl.features import share_features
 from rayfl.federation.scenario import Scenario
-from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.base import BaseFleet, Errand
 from rayfl.fleet.executor import nbytes
 from rayfl.fleet.seam import Client, ClientId, NobodyLeft, Out, Ref, Vector
 from rayfl.judging import Judge, Verdict
@@ -57,6 +57,20 @@ class Progress:
     state: Any
     table: dict[ClientId, dict[str, Ref]]
     history: list[Record] = field(default_factory=list)
+    left: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Draft:
+    """A round that has been trained and may still be under evaluation."""
+
+    round: int
+    state: Any
+    table: dict[ClientId, dict[str, Ref]]
+    left: dict[str, NDArray[Any]] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    clock: dict[str, float] = field(default_factory=dict)
+    errand: Errand = field(default_factory=Errand)
 
 
 def initial(client: Client) -> Out:
@@ -90,6 +104,7 @@ class Engine:
             "versions": {**versions(), "threads": str(threads)},
         }
         self.progress: Progress | None = None
+        self.emit: Emit
         self.lock: threading.Lock
         self.fleet: BaseFleet
         self.store: CheckpointStore
@@ -104,10 +119,11 @@ class Engine:
         self.progress = progress = self._resumed() or self._begun()
         for record in progress.history:
             emit(record)
-        while progress.round < self.config.training.rounds:
-            record = self._round(progress, judge)
-            emit(record)
-            self._checkpoint_if_due()
+        self.emit = emit
+        draft = Draft(progress.round, progress.state, progress.table)
+        while draft.round < self.config.training.rounds:
+            draft = self._round(draft, judge)
+        draft.errand.wait()
         if self._saved_round != progress.round:
             self.save()
         return self._outcome(progress, judge)
@@ -120,7 +136,7 @@ class Engine:
         with self.lock:
             if self._saved_round == progress.round:
                 return self._saved_round
-            state = {"method": progress.state, "left": self.fleet.left}
+            state = {"method": progress.state, "left": progress.left}
             snapshot = Snapshot(progress.round, state, progress.table, progress.history, self.meta)
             self.store.write(snapshot, self.fleet.get, self._mark)
             self._saved_round, self._saved_at = progress.round, time.monotonic()
@@ -128,30 +144,43 @@ class Engine:
 
     # -- one round ---------------------------------------------------------------------------------------------
 
-    def _round(self, progress: Progress, judge: Judge) -> Record:
-        """One transaction: either all effects of a round stand, or none."""
-        fleet, t = self.fleet, progress.round
+    def _round(self, before: Draft, judge: Judge) -> Draft:
+        """One transaction: either all effects of a round stand, or none. Its evaluation may still go on."""
+        fleet, t = self.fleet, before.round
         started = time.perf_counter()
-        fleet.round, before = t, progress.table
+        fleet.round = t
         try:
-            state = self._method_round(progress.state, t)
+            state = self._method_round(before.state, t)
         except NobodyLeft as void:
             log.warning("%s; the model stays as it was", void)
-            state, fleet.table = progress.state, {client: dict(entries) for client, entries in before.items()}
-        trained = time.perf_counter()
-        table = {client: dict(entries) for client, entries in fleet.table.items()}
-        metrics = {**fleet.take_logged(), **self._costs(), **diverged_metrics(fleet.take_diverged())}
+            state, fleet.table = before.state, dict(before.table)
+        draft = Draft(t + 1, state, dict(fleet.table))
+        draft.clock = {"time/train_s": time.perf_counter() - started, "time/busy_s": fleet.take_busy()}
+        draft.metrics = {**fleet.take_logged(), **self._costs(), **diverged_metrics(fleet.take_diverged())}
         # What was stored before the first round is news in it.
-        metrics |= judge.label_metrics(changed({} if t == 0 else before, table))
-        metrics |= judge.estimate_metrics(fleet.take_estimates(), fleet.take_answers())
-        if (t + 1) % self.config.evaluation.every == 0 or t + 1 == self.config.training.rounds:
-            metrics |= judge.evaluate(self.method, state).metrics
-        clock = {"time/train_s": trained - started, "time/evaluate_s": time.perf_counter() - trained}
-        record = {"round": t + 1, "metrics": plain(metrics), "clock": {**clock, "time/busy_s": fleet.take_busy()}}
+        draft.metrics |= judge.label_metrics(changed({} if t == 0 else before.table, draft.table))
+        draft.metrics |= judge.estimate_metrics(fleet.take_estimates(), fleet.take_answers())
+        # The round before must be closed first: histories, checkpoints and what is left are in order.
+        before.errand.wait()
+        draft.left = dict(fleet.left)
+        if draft.round % self.config.evaluation.every == 0 or draft.round == self.config.training.rounds:
+            draft.errand = judge.begin(self.method, state, lambda verdict, s: self._close(draft, verdict.metrics, s))
+        else:
+            self._close(draft, {}, 0.0)
+        return draft
+
+    def _close(self, draft: Draft, tested: Mapping[str, float], seconds: float) -> None:
+        """The round is whole: it counts, is told of, and may be saved."""
+        clock = {**draft.clock, "time/evaluate_s": seconds}
+        record = {"round": draft.round, "metrics": plain({**draft.metrics, **tested}), "clock": clock}
+        progress = self.progress
+        assert progress is not None
         with self.lock:
-            progress.round, progress.state, progress.table = t + 1, state, table
+            progress.round, progress.state, progress.table = draft.round, draft.state, draft.table
+            progress.left = draft.left
             progress.history.append(record)
-        return record
+        self.emit(record)
+        self._checkpoint_if_due()
 
     def _method_round(self, state: Any, t: int) -> Any:
         """The method's round; what it raises itself is named, with its traceback."""
@@ -187,7 +216,7 @@ class Engine:
         self.method.check(self.fleet)
         state = self.method.init(self.fleet, self.fleet.serve(initial))
         self.fleet.costs.take()
-        return Progress(0, state, {client: dict(entries) for client, entries in self.fleet.table.items()})
+        return Progress(0, state, dict(self.fleet.table), left=dict(self.fleet.left))
 
     def _resumed(self) -> Progress | None:
         snapshot = self.store.newest(self._restore)
@@ -195,9 +224,10 @@ class Engine:
             return None
         self._saved_round, self._saved_at = snapshot.round, time.monotonic()
         self.fleet.table = {client: dict(entries) for client, entries in snapshot.clients.items()}
-        self.fleet.left = dict(snapshot.state["left"])
+        left = self.fleet.left = dict(snapshot.state["left"])
         log.info("resumed after round %d", snapshot.round)
-        return Progress(snapshot.round, snapshot.state["method"], dict(snapshot.clients), snapshot.history)  # type: ignore[arg-type]
+        table: Any = dict(snapshot.clients)
+        return Progress(snapshot.round, snapshot.state["method"], table, snapshot.history, dict(left))
 
     def _restore(self, manifest: Mapping[str, Any]) -> Snapshot:
         meta = manifest["meta"]
@@ -254,6 +284,7 @@ def changed(
     news = {
         client: {key: ref for key, ref in entries.items() if before.get(client, {}).get(key) is not ref}
         for client, entries in after.items()
+        if entries is not before.get(client)
     }
     return {client: entries for client, entries in news.items() if entries}
 

@@ -5,7 +5,7 @@ Only the experiment knows the truth; no method and no phase can reach it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,8 @@ from rayfl.estimate import (
 )
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
-from rayfl.fleet.base import BaseFleet
-from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Out, Ref, Shard, State, Vector
+from rayfl.fleet.base import BaseFleet, Errand
+from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Out, Ref, Report, Shard, State, Vector
 from rayfl.learn import metrics
 
 PART = 1024
@@ -60,34 +60,52 @@ class Judge:
         step = batch * -(-PART // batch)
         self.parts = [(start, min(start + step, fleet.sets["test"])) for start in range(0, fleet.sets["test"], step)]
 
-    def evaluate(self, method: Algorithm, state: State) -> Verdict:
-        """Test metrics of the global model, or of every client's own averaged over clients."""
+    def begin(self, method: Algorithm, state: State, then: Callable[[Verdict, float], object]) -> Errand:
+        """Have the models tested while the method goes on; `then` is given the verdict, and what it took."""
         models = self.models(method, state)
         distinct = {id(ref.handle): ref for ref in models.values()}
-        judged = {which: self._confusion(ref) for which, ref in distinct.items()}
-        # The server tests: what that costs is no part of the federation's bill.
-        self.fleet.costs.take()
-        if not method.personal:
-            confusion, loss = next(iter(judged.values()))
-            self.last = Verdict(self._global_metrics(confusion, loss), confusion)
-        else:
-            self.last = self._personal({client: judged[id(ref.handle)] for client, ref in models.items()})
-            self.last = Verdict({**self.last.metrics, **self._clustering(method, state)}, self.last.confusion)
+        tasks = [(which, part) for which in distinct for part in self.parts]
+        each = {
+            SERVER - i: {"w": distinct[which], "start": start, "stop": stop}
+            for i, (which, (start, stop)) in enumerate(tasks)
+        }
+        groups, clusters = {client: id(ref.handle) for client, ref in models.items()}, method.clusters(state)
+
+        def decide(reports: Mapping[ClientId, Report], seconds: float) -> None:
+            """Sums of the parts, in the order of the parts whoever was first."""
+            answers = {
+                which: [reports[SERVER - i] for i, task in enumerate(tasks) if task[0] == which] for which in distinct
+            }
+            judged = {which: summed(parts) for which, parts in answers.items()}
+            self.last = self._verdict(method, {client: judged[which] for client, which in groups.items()}, clusters)
+            then(self.last, seconds)
+
+        test = self.fleet.data("test")
+        return self.fleet.later(evaluate_part, each, decide, test=test, classes=self.classes)
+
+    def evaluate(self, method: Algorithm, state: State) -> Verdict:
+        """Test metrics of the global model, or of every client's own averaged over clients, now."""
+        self.begin(method, state, lambda *_: None).wait()
+        assert self.last is not None
         return self.last
+
+    def _verdict(
+        self,
+        method: Algorithm,
+        judged: Mapping[ClientId | None, tuple[NDArray[np.int64], float]],
+        clusters: Mapping[ClientId, int],
+    ) -> Verdict:
+        if not method.personal:
+            confusion, loss = judged[None]
+            return Verdict(self._global_metrics(confusion, loss), confusion)
+        verdict = self._personal(judged)
+        return Verdict({**verdict.metrics, **self._clustering(clusters)}, verdict.confusion)
 
     def models(self, method: Algorithm, state: State) -> dict[ClientId | None, Ref]:
         """The model of each client where they differ, else the one of all."""
         if not method.personal:
             return {None: method.model(state)}
         return {client: method.model(state, client) for client in self.fleet.clients}
-
-    def _confusion(self, model: Ref) -> tuple[NDArray[np.int64], float]:
-        each = {SERVER - i: {"start": start, "stop": stop} for i, (start, stop) in enumerate(self.parts)}
-        test = self.fleet.data("test")
-        got = self.fleet.map(evaluate_part, each, each=each, w=model, test=test, classes=self.classes)
-        reports = [got[task] for task in sorted(got, reverse=True)]
-        confusion = total([report["confusion"] for report in reports])
-        return confusion, sum(report["loss"] for report in reports) / max(int(confusion.sum()), 1)
 
     def _global_metrics(self, confusion: NDArray[np.int64], loss: float) -> dict[str, float]:
         per_class = {
@@ -107,9 +125,8 @@ class Judge:
         own = {"test/accuracy": float(np.mean(scores)), "test/worst_client": float(np.min(scores)), "test/loss": loss}
         return Verdict({**own, "test/macro_f1": metrics.macro_f1(confusion)}, confusion)
 
-    def _clustering(self, method: Algorithm, state: State) -> dict[str, float]:
+    def _clustering(self, found: Mapping[ClientId, int]) -> dict[str, float]:
         """Agreement of a method's clusters with the true tasks, where there are both."""
-        found = method.clusters(state)
         if not found or self.scenario.tasks is None:
             return {}
         clients = sorted(found)
@@ -177,6 +194,12 @@ class Judge:
         assert self.scenario.true is not None
         rows = self.scenario.shard(client)
         return self.scenario.given[rows], self.scenario.true[rows]
+
+
+def summed(reports: Sequence[Report]) -> tuple[NDArray[np.int64], float]:
+    """Confusion matrix and mean loss of a model from those of its parts."""
+    confusion = total([report["confusion"] for report in reports])
+    return confusion, sum(report["loss"] for report in reports) / max(int(confusion.sum()), 1)
 
 
 def total(parts: Sequence[NDArray[np.signedinteger[Any]]]) -> NDArray[np.int64]:

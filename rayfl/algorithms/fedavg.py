@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from rayfl.algorithms.weighting import WEIGHTINGS, BySize, Weighting
 from rayfl.component import component, slot
 from rayfl.fleet.seam import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
-from rayfl.learn.fit import fit
+from rayfl.learn.fit import Fit, Training
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,10 @@ class Global:
     model: Ref
 
 
-def train(client: Client, *, w: Vector) -> Out:
+def train(client: Client, *, w: Vector) -> Training[Out]:
     """Local SGD on the client's own labels."""
-    return Out({"n": len(client)}, update=fit(client, w))
+    local = yield Fit(w)
+    return Out({"n": len(client)}, update=local)
 
 
 @component

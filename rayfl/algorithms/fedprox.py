@@ -16,7 +16,7 @@ from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import NonNegative, component
 from rayfl.errors import ConfigError, broken
 from rayfl.fleet.seam import Client, Fleet, Out, Vector
-from rayfl.learn.fit import Adjust, fit
+from rayfl.learn.fit import Adjust, Fit, Training
 
 
 def proximal(client: Client, w: Vector, mu: float) -> Adjust:
@@ -29,9 +29,10 @@ def proximal(client: Client, w: Vector, mu: float) -> Adjust:
     return pull
 
 
-def train_near(client: Client, *, w: Vector, mu: float) -> Out:
+def train_near(client: Client, *, w: Vector, mu: float) -> Training[Out]:
     """Local SGD on the client's loss plus the proximal term."""
-    return Out({"n": len(client)}, update=fit(client, w, adjust=proximal(client, w, mu)))
+    local = yield Fit(w, adjust=proximal(client, w, mu))
+    return Out({"n": len(client)}, update=local)
 
 
 @component

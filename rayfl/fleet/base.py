@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, PhaseError, broken
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
 
 
+class Key(ISeedSequence):
+    """The key of a Philox generator, given as a seed: its own `key` would first ask the system for entropy."""
+
+    def __init__(self, words: tuple[int, int]) -> None:
+        self.words = words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
+        return np.array(self.words, dtype=dtype)
+
+
 @dataclass(frozen=True)
 class Streams:
     """Random streams that depend on nothing but (seed, round, client)."""
@@ -28,8 +39,7 @@ class Streams:
     seed: int
 
     def __call__(self, t: int, client: ClientId) -> np.random.Generator:
-        key = np.array([self.seed, ((t + 1) << 32) + client + (1 << 31)], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=key))
+        return np.random.Generator(np.random.Philox(Key((self.seed, ((t + 1) << 32) + client + (1 << 31)))))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,16 @@ class Costs:
         taken = asdict(self)
         self.__init__()  # type: ignore[misc]
         return taken
+
+
+Then = Callable[[Mapping[ClientId, Report], float], object]
+
+
+class Errand:
+    """Work of the simulator's own, free of charge, that goes on beside the method's rounds. This one is over."""
+
+    def wait(self) -> None:
+        """Return when it is over."""
 
 
 class BaseFleet(Fleet):
@@ -109,7 +129,7 @@ class BaseFleet(Fleet):
         self.refuse_errors(done.values())
         diverged = tuple(client for client, outcome in done.items() if not outcome.finite)
         self.diverged += diverged
-        self._commit({client: stored[client] for client in done if client not in diverged}, done)
+        self._commit({client: handle for client, handle in stored.items() if client not in diverged}, done)
         self._account(done.values(), tasks, shared)
         alive = {client: outcome for client, outcome in done.items() if client not in diverged}
         # Made even for a void round: it frees the updates.
@@ -172,6 +192,26 @@ class BaseFleet(Fleet):
         diverged, self.diverged = self.diverged, []
         return diverged
 
+    def later(
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        then: Then,
+        **shared: Any,
+    ) -> Errand:
+        """Run server tasks that no round waits for; `then` is given their reports, and the seconds that they took."""
+        tasks = {client: self._task(client, each) for client in each}
+        done, _ = self.execute(next(self._numbers), phase, tasks, shared)
+        self.tell(then, done.values())
+        return Errand()
+
+    def tell(self, then: Then, done: Iterable[Done]) -> None:
+        """End an errand."""
+        outcomes = list(done)
+        self.refuse_errors(outcomes)
+        reports = {outcome.client: outcome.report for outcome in outcomes}
+        then(reports, sum(outcome.seconds for outcome in outcomes))
+
     # -- what a place provides ---------------------------------------------------------------------------------
 
     @abstractmethod
@@ -230,7 +270,8 @@ class BaseFleet(Fleet):
         for client, handle in stored.items():
             refs = {key: Ref(handle, key, size) for key, size in done[client].state_bytes.items()}
             if refs:
-                self.table.setdefault(client, {}).update(refs)
+                # A client's entries are never changed in place: a snapshot of the table is a copy of its outer mapping.
+                self.table[client] = {**self.table.get(client, {}), **refs}
 
     def _account(self, done: Iterable[Done], tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]) -> None:
         common = nbytes(shared, scalars=False)
@@ -241,7 +282,7 @@ class BaseFleet(Fleet):
                 continue
             self.costs.participants += 1
             self.costs.down += common + nbytes(tasks[outcome.client].inputs, scalars=False)
-            self.costs.up += sum(outcome.update_bytes.values()) + nbytes(outcome.report)
+            self.costs.up += sum(outcome.update_bytes.values()) + outcome.report_bytes
             self.costs.forward += outcome.forward
             self.costs.backward += outcome.backward
             self.busy_seconds += outcome.seconds

@@ -20,6 +20,7 @@ log = logging.getLogger("rayfl")
 
 DEATHS_WITHOUT_PROGRESS = 3
 HEED_SECONDS = 0.2
+LINGER_SECONDS = 0.05
 GRACE_SECONDS = 2.5  # `ray job stop` kills three seconds after it asked
 
 
@@ -69,6 +70,8 @@ class Coordinator:
         """Blocks until there are more than `seen` records, or the run is over; the new ones."""
         with self.news:
             self.news.wait_for(lambda: len(self.records) > seen or self.ended)
+            # Rounds of milliseconds are told of together: following each would take more time than it.
+            self.news.wait_for(lambda: self.ended, timeout=LINGER_SECONDS)
             return self.records[seen:]
 
     def save(self) -> int:

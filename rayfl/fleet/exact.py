@@ -9,7 +9,7 @@ additions commute, so grouping cannot show. The grids depend only on a bound of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,14 @@ def partial_sum(
             p += grid.fine
             p -= grid.fine
             fine += p
+    return total
+
+
+def merged(partials: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Partial sums as one."""
+    total = np.array(partials[0])
+    for part in partials[1:]:
+        total += part
     return total
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rayfl.errors import RayflError, broken
 from rayfl.fleet.exact import Grid, finish, partial_sum
+from rayfl.fleet.lockstep import Lockstep, Visit, begun, together
 from rayfl.fleet.seam import REPORT_LIMIT, Client, ClientId, DataRef, Out, Phase, Ref, Report, Shard, Vector
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Done:
 
     client: ClientId
     report: Report = field(default_factory=dict)
+    report_bytes: int = 0
     state_bytes: Mapping[str, int] = field(default_factory=dict)
     peaks: Mapping[str, float] = field(default_factory=dict)
     update_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -86,7 +88,7 @@ class Executor:
         self, holdings: Holdings, learner: Learner, rng: Callable[[int, ClientId], np.random.Generator]
     ) -> None:
         self.holdings = replace(holdings, sets={name: locked(shard) for name, shard in holdings.sets.items()})
-        self.learner, self.rng = learner, rng
+        self.learner, self.rng, self.lockstep = learner, rng, Lockstep(learner)
         self.updates: dict[tuple[int, ClientId], Mapping[str, Vector]] = {}
         self.features: dict[str, NDArray[np.float32]] = {}
 
@@ -106,32 +108,65 @@ class Executor:
     ) -> Iterator[tuple[Done, Mapping[str, Any]]]:
         """Each client's outcome and state, in the order of `tasks`; updates stay here under the map's number."""
         inputs = {name: self.resolve(value) for name, value in shared.items()}
-        for task in tasks:
-            try:
-                done, out = self._visit(phase, task, inputs)
-            except Exception as error:
-                yield failed(task.client, error), {}
-                return
-            if out.update is not None:
-                self.updates[mapping, task.client] = named(out.update)
-            yield done, out.state
+        start = 0
+        while start < len(tasks):
+            count = self.lockstep.group(phase, len(tasks) - start)
+            group = tasks[start : start + max(count, 1)]
+            visited = self._together(phase, group, inputs) if count else self._visit(phase, group[0], inputs)
+            for done, out in visited:
+                if out.update is not None:
+                    self.updates[mapping, done.client] = named(out.update)
+                yield done, out.state
+                if done.error is not None:
+                    return
+            start += len(group)
 
-    def _visit(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> tuple[Done, Out]:
+    def _visit(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> list[tuple[Done, Out]]:
+        """One client, all by itself."""
         started = time.perf_counter()
-        out = self._checked(phase(self._client(task), **inputs, **{k: self.resolve(v) for k, v in task.inputs.items()}))
+        try:
+            visit = self._begin(phase, task, inputs)
+            while visit.wish is not None:
+                visit.advance(visit.wish.carried_out(visit.client))
+            return [(self._done(visit, self.lockstep.measured("alone", started)), visit.out)]
+        except Exception as error:
+            return [(failed(task.client, error), Out())]
+
+    def _together(self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]) -> list[tuple[Done, Out]]:
+        """Several clients, trained in lockstep. If one raises, the run stops: no other's work counts."""
+        started, at = time.perf_counter(), tasks[0].client
+        try:
+            visits = []
+            for task in tasks:
+                at = task.client
+                visits.append(self._begin(phase, task, inputs))
+            at = tasks[0].client
+            together(self.learner, visits)
+            seconds = self.lockstep.measured("together", started, len(tasks))
+            return [(self._done(visit, seconds), visit.out) for visit in visits]
+        except Exception as error:
+            return [(failed(at, error), Out())]
+
+    def _begin(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> Visit:
+        """A client's phase up to the first training that it wishes for, or to its end."""
+        client = self._client(task)
+        own = {key: self.resolve(value) for key, value in task.inputs.items()}
+        return begun(client, phase(client, **inputs, **own))
+
+    def _done(self, visit: Visit, seconds: float) -> Done:
+        out = self._checked(visit.out)
         update = {} if out.update is None else named(out.update)
-        forward, backward = self.learner.passes.take()
-        done = Done(
-            client=task.client,
+        return Done(
+            client=visit.client.id,
             report=out.report,
+            report_bytes=nbytes(out.report),
             state_bytes={name: nbytes(value) for name, value in out.state.items()},
             peaks={name: peak(vector) for name, vector in update.items()},
             update_bytes={name: vector.nbytes for name, vector in update.items()},
-            forward=forward,
-            backward=backward,
-            seconds=time.perf_counter() - started,
+            forward=visit.forward,
+            backward=visit.backward,
+            seconds=seconds,
         )
-        return done, out
 
     def _client(self, task: Task) -> Client:
         shard = self.holdings.shard(task.client)
@@ -170,10 +205,7 @@ class Executor:
         results = []
         for client in clients:
             task = Task(-1 - client, t, {"w": self.updates[mapping, client]["w"]}, {})
-            try:
-                done, _ = self._visit(phase, task, inputs)
-            except Exception as error:
-                done = failed(task.client, error)
+            ((done, _),) = self._visit(phase, task, inputs)
             results.append(replace(done, client=client))
         return results
 
@@ -216,10 +248,12 @@ def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
 
     Integers are bookkeeping and names that begin with an underscore are the simulator's own: both are free.
     """
-    if isinstance(value, Ref):
-        return value.nbytes
+    if isinstance(value, int):  # the commonest first: a cohort of thousands asks this of every report
+        return 0
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
+    if isinstance(value, Ref):
+        return value.nbytes
     if isinstance(value, Mapping):
         counted = [item for key, item in value.items() if private or not str(key).startswith("_")]
         return sum(nbytes(item, scalars=scalars, private=private) for item in counted)

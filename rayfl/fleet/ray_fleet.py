@@ -10,7 +10,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -26,11 +26,12 @@ from ray.exceptions import (
 )
 
 from rayfl.errors import PhaseError, ResourceError
-from rayfl.fleet.base import BaseFleet, Spec, examined
-from rayfl.fleet.exact import Grid, finish
-from rayfl.fleet.executor import Done, Executor, Holdings, Task, nbytes, walked
+from rayfl.fleet.base import BaseFleet, Errand, Spec, Then, examined
+from rayfl.fleet.exact import Grid, finish, merged
+from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen, nbytes
 from rayfl.fleet.placement import Placement, Plan
-from rayfl.fleet.seam import ClientId, DataRef, Phase, Ref, Replies, Report, Vector
+from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report, Vector
+from rayfl.fleet.travel import Batch, Here, emptied, filled, sent, within_limit
 
 log = logging.getLogger("rayfl")
 
@@ -38,14 +39,7 @@ DEATHS = (RayActorError, ActorDiedError, ActorUnavailableError, OutOfMemoryError
 LIVES_OF_A_TASK = 4
 INLINE_BYTES = 64 << 10
 MAX_ARGUMENT_BYTES = 256 << 20  # values pinned by one call; more clients than fit are split over several calls
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Stands in a call's inputs for the i-th value that travels beside them."""
-
-    i: int
-    key: str | None
+FAN_IN = 8  # partial sums that one actor adds up; with more actors than this, sums meet in a tree
 
 
 class ClientActor:
@@ -80,19 +74,22 @@ class ClientActor:
         self,
         number: int,
         phase: Phase,
-        tasks: Sequence[Task],
+        batch: Batch,
         shared: Mapping[str, Any],
         free: Sequence[int],
         *values: Any,
-    ) -> Any:
-        """Outcomes of all tasks, then the state that each leaves, as separate objects."""
+    ) -> list[Done]:
+        """Outcomes of all tasks. What state they leave is kept for `collect`."""
         for old in free:
             self.executor.free(old)
-        ready = [Task(task.client, task.t, filled(task.inputs, values), filled(task.state, values)) for task in tasks]
-        results = list(self.executor.run(number, phase, ready, filled(shared, values)))
-        states: list[Mapping[str, Any]] = [dict(state) for _, state in results]
-        states += [{}] * (len(tasks) - len(states))
-        return [done for done, _ in results], *states
+        results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
+        self.states = {done.client: dict(state) for done, state in results if state}
+        return [done for done, _ in results]
+
+    def collect(self, clients: Sequence[ClientId]) -> Any:
+        """The state that clients of the last run left, each an object of its own, which a neighbour may want alone."""
+        states, self.states = self.states, {}
+        return True, *(states[client] for client in clients)
 
     def examine(
         self, number: int, phase: Phase, clients: Sequence[ClientId], t: int, shared: Mapping[str, Any], *values: Any
@@ -105,14 +102,29 @@ class ClientActor:
     def partial(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> NDArray[np.float64]:
         return self.executor.partial(number, key, weights, grid)
 
-    def whole(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> tuple[bool, Vector]:
-        return True, self.executor.whole(number, key, weights, grid)
+    def begin_sum(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> None:
+        """Like `partial`, but the sum stays here, where `finish_sum` will want it."""
+        self.sum = self.executor.partial(number, key, weights, grid)
+
+    def finish_sum(self, total: float, *partials: NDArray[np.float64]) -> tuple[bool, Vector]:
+        return True, finish([self.sum, *partials], total)
+
+    def merge(self, *partials: NDArray[np.float64]) -> NDArray[np.float64]:
+        return merged(partials)
 
     def single(self, number: int, key: str, client: ClientId) -> tuple[bool, Vector]:
         return True, self.executor.single(number, key, client)
 
-    def combine(self, total: float, *partials: NDArray[np.float64]) -> tuple[bool, Vector]:
-        return True, finish(list(partials), total)
+
+@dataclass(frozen=True)
+class Call:
+    """A call that runs: first the tasks, then, once they are `done`, the collection of the states that they left."""
+
+    place: int
+    generation: int
+    batch: list[Task]
+    done: list[Done] | None = None
+    states: Mapping[ClientId, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -134,6 +146,7 @@ class RayFleet(BaseFleet):
         self.pool = [Place(self._hire()) for _ in range(placement.actors)]
         self.seconds_per_sample = 0.0
         self.where: dict[tuple[int, ClientId], tuple[int, int]] = {}
+        self.errands: dict[Any, RayErrand] = {}
         self.hellos = self._greet()
 
     def _hire(self) -> Any:
@@ -171,7 +184,7 @@ class RayFleet(BaseFleet):
         return Ref(ray.put(value), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
-        value = ray.get(ref.handle)
+        value = ref.handle.value if isinstance(ref.handle, Here) else ray.get(ref.handle)
         return value if ref.key is None else value[ref.key]
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -182,7 +195,7 @@ class RayFleet(BaseFleet):
         shared = self._stored(shared)
         plan = Plan(list(tasks.values()), self._predicted, len(self.pool))
         idle, lives = list(range(len(self.pool))), dict.fromkeys(tasks, LIVES_OF_A_TASK)
-        running: dict[Any, tuple[int, list[Task], list[Any]]] = {}
+        running: dict[Any, Call] = {}
         done: dict[ClientId, Done] = {}
         stored: dict[ClientId, Any] = {}
         while plan or running:
@@ -191,22 +204,36 @@ class RayFleet(BaseFleet):
                 batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
                 if rest:
                     plan.put_back(rest)
-                first, *states = self._call(place, number, phase, batch, shared)
-                running[first] = (place, batch, states)
-            finished = ray.wait(list(running), num_returns=1)[0][0]
-            place, batch, states = running.pop(finished)
-            idle.append(place)
-            outcomes = self._outcomes(finished, place, batch, lives)
-            if outcomes is None:
-                plan.put_back(batch)
+                running[self._run(place, number, phase, batch, shared)] = self._call(place, batch)
+            finished = ray.wait([*self.errands, *running], num_returns=1)[0][0]
+            if finished in self.errands:
+                self.errands[finished].answered(finished)
                 continue
-            for outcome, task, handle in zip(outcomes, batch, states, strict=False):
-                done[task.client], stored[task.client] = outcome, handle
-                self.where[number, task.client] = (place, self.pool[place].generation)
-            if any(outcome.error for outcome in outcomes):
-                break
-            self._learn_speed(outcomes, batch)
+            call = running.pop(finished)
+            answer = self._answer(finished, call, lives)
+            if answer is None:
+                plan.put_back(call.batch)
+            elif call.done is None and (leaving := [outcome.client for outcome in answer if outcome.state_bytes]):
+                # A state must outlive its actor: only what has been collected is done.
+                first, *handles = self._collect(call.place, leaving)
+                states = dict(zip(leaving, handles, strict=True))
+                running[first] = replace(call, done=answer, states=states)
+                continue
+            else:
+                outcomes = call.done or answer
+                place = call.place
+                done |= {outcome.client: outcome for outcome in outcomes}
+                stored |= call.states
+                self.where |= {(number, outcome.client): (place, self.pool[place].generation) for outcome in outcomes}
+                if any(outcome.error for outcome in outcomes):
+                    break
+                self._learn_speed(outcomes, call.batch)
+            idle.append(call.place)
         return {client: done[client] for client in sorted(done)}, stored
+
+    def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
+        tasks = [self._task(client, each) for client in each]
+        return RayErrand(self, next(self._numbers), phase, tasks, self._stored(shared), then)
 
     def _stored(self, shared: Mapping[str, Any]) -> dict[str, Any]:
         """Large arrays among the inputs go to the object store once, not into every call."""
@@ -217,30 +244,36 @@ class RayFleet(BaseFleet):
         }
         return {**shared, **{name: self.put(value) for name, value in large.items()}}
 
-    def _call(self, place: int, number: int, phase: Phase, batch: list[Task], shared: Mapping[str, Any]) -> list[Any]:
+    def _run(self, place: int, number: int, phase: Phase, tasks: list[Task], shared: Mapping[str, Any]) -> Any:
         values: dict[Any, int] = {}
-        sent = [Task(task.client, task.t, emptied(task.inputs, values), emptied(task.state, values)) for task in batch]
-        common = emptied(shared, values)
+        batch, common = Batch.packed(tasks, values), emptied(shared, values)
         freed, self.pool[place].freed = self.pool[place].freed, []
-        method = self.pool[place].actor.run.options(num_returns=1 + len(batch))
-        return cast(list[Any], method.remote(number, phase, sent, common, freed, *values))
+        return self.pool[place].actor.run.remote(number, phase, batch, common, freed, *sent(values))
 
-    def _outcomes(self, finished: Any, place: int, batch: list[Task], lives: dict[ClientId, int]) -> list[Done] | None:
+    def _call(self, place: int, batch: list[Task]) -> Call:
+        return Call(place, self.pool[place].generation, batch)
+
+    def _collect(self, place: int, clients: list[ClientId]) -> list[Any]:
+        method = self.pool[place].actor.collect.options(num_returns=1 + len(clients))
+        return cast(list[Any], method.remote(clients))
+
+    def _answer(self, finished: Any, call: Call, lives: dict[ClientId, int]) -> list[Done] | None:
         """What a call answered; None when its actor died (and has been replaced)."""
         try:
             return cast(list[Done], ray.get(finished))
         except DEATHS as error:
-            for task in batch:
+            for task in call.batch:
                 lives[task.client] -= 1
                 if not lives[task.client]:
                     raise PhaseError(
                         f"client {task.client} was part of {LIVES_OF_A_TASK} calls in round {self.round} "
                         f"whose actors died:\n{error}"
                     ) from error
-            self._replace(place, error)
+            if self.pool[call.place].generation == call.generation:
+                self._replace(call.place, error)
             return None
         except RayTaskError as error:
-            who = ", ".join(str(task.client) for task in batch[:5])
+            who = ", ".join(str(task.client) for task in call.batch[:5])
             raise PhaseError(f"a call for client {who} failed in round {self.round}:\n{error}") from error
 
     def _replace(self, place: int, error: Exception) -> None:
@@ -298,6 +331,42 @@ class RayFleet(BaseFleet):
                 self._replace(place, error)
 
 
+class RayErrand(Errand):
+    """Tasks dealt to all places at once, ahead of whatever the next round brings them; no actor waits for another."""
+
+    def __init__(
+        self, fleet: RayFleet, number: int, phase: Phase, tasks: list[Task], shared: Mapping[str, Any], then: Then
+    ) -> None:
+        self.fleet, self.number, self.phase, self.shared, self.then = fleet, number, phase, shared, then
+        self.calls: dict[Any, Call] = {}
+        self.done: dict[ClientId, Done] = {}
+        self.lives = {task.client: LIVES_OF_A_TASK for task in tasks}
+        places = len(fleet.pool)
+        for place in range(min(places, len(tasks))):
+            self._send(fleet._call(place, tasks[place::places]))
+
+    def _send(self, call: Call) -> None:
+        reference = self.fleet._run(call.place, self.number, self.phase, call.batch, self.shared)
+        self.calls[reference] = call
+        self.fleet.errands[reference] = self
+
+    def answered(self, reference: Any) -> None:
+        """Take what one call answered; the last one ends the errand."""
+        call = self.calls.pop(reference)
+        del self.fleet.errands[reference]
+        answer = self.fleet._answer(reference, call, self.lives)
+        if answer is None:
+            self._send(self.fleet._call(call.place, call.batch))
+            return
+        self.done |= {outcome.client: outcome for outcome in answer}
+        if not self.calls:
+            self.fleet.tell(self.then, self.done.values())
+
+    def wait(self) -> None:
+        while self.calls:
+            self.answered(ray.wait(list(self.calls), num_returns=1)[0][0])
+
+
 class RayReplies(Replies):
     """Updates that lie at the actors, and the recipe to make a lost one again."""
 
@@ -318,29 +387,30 @@ class RayReplies(Replies):
 
     def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
         chosen = self.checked_weights(weights)
+        size = self._bytes[next(iter(chosen))][key]
         while True:
             groups = self._held(list(chosen))
             try:
-                answered, vector = self._mean(groups, chosen, key)
-                ray.get(answered)
+                return Ref(self._mean(groups, chosen, key, small=size <= INLINE_BYTES), nbytes=size)
             except DEATHS:
                 self._fleet.bury_the_dead()
-                continue
-            return Ref(vector, nbytes=self._bytes[next(iter(chosen))][key])
 
-    def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str) -> Any:
-        pool, number = self._fleet.pool, self._number
+    def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str, small: bool) -> Any:
+        """The handle of the mean. Small sums are added up here, large ones where the first of them lies."""
+        actors = {place: self._fleet.pool[place].actor for place in groups}
+        first, *others = groups
         if len(weights) == 1:
-            (place, (client,)) = next(iter(groups.items()))
-            return pool[place].actor.single.options(num_returns=2).remote(number, key, client)
+            return settled(actors[first].single, self._number, key, next(iter(weights)))
         grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in weights.items()), len(weights))
         parts = {place: {client: weights[client] for client in clients} for place, clients in groups.items()}
-        first = next(iter(parts))
-        if len(parts) == 1:
-            return pool[first].actor.whole.options(num_returns=2).remote(number, key, weights, grid)
-        partials = [pool[place].actor.partial.remote(number, key, part, grid) for place, part in parts.items()]
         total = sum(weights.values())
-        return pool[first].actor.combine.options(num_returns=2).remote(total, *partials)
+        if small:
+            asked = [actors[place].partial.remote(self._number, key, part, grid) for place, part in parts.items()]
+            return Here(frozen(finish(ray.get(asked), total)))
+        begun = actors[first].begin_sum.remote(self._number, key, parts[first], grid)
+        partials = [actors[place].partial.remote(self._number, key, parts[place], grid) for place in others]
+        ray.get(begun)
+        return settled(actors[first].finish_sum, total, *in_a_tree([actors[place] for place in others], partials))
 
     def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
         values: dict[Any, int] = {}
@@ -349,7 +419,7 @@ class RayReplies(Replies):
             groups = self._held(list(self))
             calls = [
                 self._fleet.pool[place].actor.examine.remote(
-                    self._number, phase, clients, self._fleet.round, shared, *values
+                    self._number, phase, clients, self._fleet.round, shared, *sent(values)
                 )
                 for place, clients in groups.items()
             ]
@@ -371,33 +441,16 @@ class RayReplies(Replies):
             self._fleet.refuse_errors(done.values())
 
 
-def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]:
-    """The first tasks of a batch whose arguments stay under a size (at least one), and the others."""
-    total = 0
-    for position, task in enumerate(batch):
-        total += nbytes(task.inputs, scalars=False) + nbytes(task.state, scalars=False)
-        if position and total > limit:
-            return batch[:position], batch[position:]
-    return batch, []
+def settled(method: Any, *arguments: Any) -> Any:
+    """The handle of a vector that an actor makes, once it is certain that the actor lived to make it."""
+    answered, vector = method.options(num_returns=2).remote(*arguments)
+    ray.get(answered)
+    return vector
 
 
-def emptied(value: Any, values: dict[Any, int]) -> Any:
-    """Inputs with every reference replaced by a Slot; `values` collects the object references, each once."""
-
-    def slot(leaf: Any) -> Any:
-        if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
-            return leaf
-        return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
-
-    return walked(value, slot)
-
-
-def filled(value: Any, values: Sequence[Any]) -> Any:
-    """The inverse of `emptied`, where the values have arrived."""
-
-    def arrived(leaf: Any) -> Any:
-        if not isinstance(leaf, Slot):
-            return leaf
-        return values[leaf.i] if leaf.key is None else values[leaf.i][leaf.key]
-
-    return walked(value, arrived)
+def in_a_tree(actors: Sequence[Any], partials: list[Any]) -> list[Any]:
+    """At most FAN_IN partial sums that stand for all; exact sums may meet in any grouping."""
+    while len(partials) > FAN_IN:
+        groups = [slice(start, start + FAN_IN) for start in range(0, len(partials), FAN_IN)]
+        partials = [actors[group.start].merge.remote(*partials[group]) for group in groups]
+    return partials

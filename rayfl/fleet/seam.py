@@ -21,6 +21,7 @@ from rayfl.errors import ConfigError, RayflError, broken
 if TYPE_CHECKING:
     import torch
 
+    from rayfl.learn.fit import Training as LeftToThePlace
     from rayfl.learn.learner import Learner
     from rayfl.learn.training import Training
 
@@ -96,8 +97,8 @@ class Out:
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
-Phase = Callable[..., Out]
-"""A pure function of a client and its inputs."""
+Phase = Callable[..., "Out | LeftToThePlace[Out]"]
+"""A pure function of a client and its inputs. A generator yields the trainings that it leaves to the place."""
 
 
 class NobodyLeft(RayflError):

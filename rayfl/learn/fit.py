@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from rayfl.learn.learner import Learner
 from rayfl.learn.optimisers import Optimiser, optimiser
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
+
+T = TypeVar("T")
 
 
 class Trainee(Protocol):
@@ -54,6 +56,23 @@ def cross_entropy(net: nn.Module, batch: Batch) -> Tensor:
     return functional.cross_entropy(net(batch.x), batch.y)
 
 
+@dataclass(frozen=True)
+class Fit:
+    """A wish for local training from `weights`. A phase that yields one gets the new weights back; the place may
+    train several clients at once."""
+
+    weights: Vector
+    adjust: Adjust | None = None
+
+    def carried_out(self, client: Trainee) -> Vector:
+        """The training of one client by itself."""
+        return fit(client, self.weights, adjust=self.adjust)
+
+
+Training = Generator[Fit, Vector, T]
+"""A phase whose local training is left to the place: `local = yield Fit(w)`."""
+
+
 def fit(
     client: Trainee,
     weights: Vector,
@@ -71,11 +90,14 @@ def fit(
     """
     settings = training or client.learner.training
     resident = client.learner.resident(weights)
-    resident.net.train()
+    if not resident.net.training:
+        resident.net.train()
     update = update or optimiser(resident, settings)
     for batch in batches(client, settings, keep):
         resident.gradient.zero_()
-        loss(resident.net, batch).backward()  # type: ignore[no-untyped-call]
+        with client.learner.precision():
+            value = loss(resident.net, batch)
+        value.backward()  # type: ignore[no-untyped-call]
         if adjust is not None:
             adjust(resident.parameters, resident.gradient)
         update.step()

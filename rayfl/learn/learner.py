@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -52,7 +53,9 @@ class Learner:
     def resident(self, weights: NDArray[np.float32] | None = None, name: str = "first") -> Resident:
         """The resident network of this name (made on first use), with these weights if given."""
         if name not in self._residents:
-            self._residents[name] = Resident(self.build(), self.device)
+            made = self._residents[name] = Resident(self.build(), self.device)
+            if self.training.compile != "never":
+                made.net.compile(mode=self.training.compile)
         found = self._residents[name]
         return found if weights is None else found.load(weights)
 
@@ -61,6 +64,12 @@ class Learner:
         if name not in self._kept:
             self._kept[name] = make()
         return cast(T, self._kept[name])
+
+    def precision(self) -> AbstractContextManager[object]:
+        """What a loss is computed in: bfloat16 where torch holds it to be safe, or float32 throughout."""
+        if self.training.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def pixels(self, x: NDArray[np.uint8]) -> Tensor:
         """Raw images on the device: uint8, (N, C, H, W), channels-last in memory."""
@@ -72,7 +81,11 @@ class Learner:
 
     def seed(self, rng: np.random.Generator) -> None:
         """Bind torch's own draws (dropout) to a client's stream."""
-        torch.manual_seed(int(rng.integers(1 << 62)))
+        seed = int(rng.integers(1 << 62))
+        # torch.manual_seed would visit every kind of device, and where CUDA sleeps keep a traceback for each call.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     @property
     def smallest_batch(self) -> int:

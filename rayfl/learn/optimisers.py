@@ -11,13 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfl.learn.resident import Resident, Vector
+from rayfl.learn.resident import Vector
 from rayfl.learn.training import LocalTraining
+
+
+class Trained(Protocol):
+    """Flat parameters and their gradient: a network's, or a matrix with a row for each of many."""
+
+    @property
+    def parameters(self) -> Tensor: ...
+    @property
+    def gradient(self) -> Tensor: ...
 
 
 class Optimiser(Protocol):
     def step(self) -> None:
         """Change the parameters by their gradient, which may be overwritten."""
+
+    def narrow(self, rows: int) -> None:
+        """From now on, change only the first rows of a matrix of parameters."""
 
     def dump(self) -> Vector:
         """All that a later visit needs in order to go on where this one stopped."""
@@ -29,8 +41,8 @@ class Optimiser(Protocol):
 class Sgd:
     """v <- momentum v + (g + weight_decay w);  w <- w - lr v."""
 
-    def __init__(self, resident: Resident, settings: LocalTraining) -> None:
-        self.weights, self.gradient, self.settings = resident.parameters, resident.gradient, settings
+    def __init__(self, trained: Trained, settings: LocalTraining) -> None:
+        self.weights, self.gradient, self.settings = trained.parameters, trained.gradient, settings
         self.velocity = torch.zeros_like(self.gradient) if settings.momentum else self.gradient
 
     @torch.no_grad()
@@ -40,6 +52,11 @@ class Sgd:
         if self.settings.momentum:
             self.velocity.mul_(self.settings.momentum).add_(self.gradient)
         self.weights.add_(self.velocity, alpha=-self.settings.lr)
+
+    def narrow(self, rows: int) -> None:
+        self.weights, self.gradient, self.velocity = (
+            held[:rows] for held in (self.weights, self.gradient, self.velocity)
+        )
 
     def dump(self) -> Vector:
         return flat_memory(self.velocity if self.settings.momentum else self.velocity[:0])
@@ -54,8 +71,8 @@ class Adam:
 
     BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
-    def __init__(self, resident: Resident, settings: LocalTraining) -> None:
-        self.weights, self.gradient, self.settings = resident.parameters, resident.gradient, settings
+    def __init__(self, trained: Trained, settings: LocalTraining) -> None:
+        self.weights, self.gradient, self.settings = trained.parameters, trained.gradient, settings
         self.first, self.second = torch.zeros_like(self.gradient), torch.zeros_like(self.gradient)
         self.steps = 0
 
@@ -70,6 +87,11 @@ class Adam:
         denominator = (self.second.sqrt() / scale).add_(self.EPSILON)
         self.weights.addcdiv_(self.first, denominator, value=-self.settings.lr / (1 - self.BETA1**self.steps))
 
+    def narrow(self, rows: int) -> None:
+        self.weights, self.gradient, self.first, self.second = (
+            held[:rows] for held in (self.weights, self.gradient, self.first, self.second)
+        )
+
     def dump(self) -> Vector:
         # float32 counts exactly up to 2^24 steps
         return flat_memory(self.first.new_tensor([self.steps]), self.first, self.second)
@@ -80,9 +102,9 @@ class Adam:
             moment.copy_(saved)
 
 
-def optimiser(resident: Resident, settings: LocalTraining, memory: Vector | None = None) -> Optimiser:
+def optimiser(trained: Trained, settings: LocalTraining, memory: Vector | None = None) -> Optimiser:
     """A fresh optimiser for one visit, or one that goes on with the memory of an earlier visit."""
-    made: Optimiser = Sgd(resident, settings) if settings.optimizer == "sgd" else Adam(resident, settings)
+    made: Optimiser = Sgd(trained, settings) if settings.optimizer == "sgd" else Adam(trained, settings)
     if memory is not None:
         made.resume(memory)
     return made

@@ -36,6 +36,12 @@ class LocalTraining(BaseModel):
     augment: Annotated[Augmentation, slot(AUGMENTATIONS)] = Field(default="none", validate_default=True)
     normalise: Normalisation | Literal["dataset"] | None = None
     """Applied to every pixel that a network sees; `dataset` measures the training set."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of a training step; weights, sums and evaluations are fp32 always."""
+    stack: Literal["never", "auto", "always"] = "never"
+    """Train many small clients of a place in lockstep; `auto` where that measures faster. Equal but for rounding."""
+    compile: Literal["never", "default", "reduce-overhead", "max-autotune"] = "never"
+    """torch.compile's mode for the network; `reduce-overhead` records CUDA graphs."""
 
 
 class Participation(BaseModel):

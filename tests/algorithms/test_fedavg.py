@@ -17,6 +17,8 @@ from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 ROWS = [
     Row("fedavg", {"name": "fedavg"}, refused=[({"weighting": "sise"}, "unknown weighting 'sise'"), ({"mu": 1}, "mu")]),
     Row("fedavg_equal", {"name": "fedavg", "weighting": "equal"}),
+    Row("fedavg_stacked", {"name": "fedavg"}, config={"training": {"stack": "always"}}),
+    Row("fedavg_bf16", {"name": "fedavg"}, config={"training": {"precision": "bf16"}}),
 ]
 
 

@@ -1,0 +1,83 @@
+"""How tasks travel to an actor: thousands of clients in one list, references once each, small values inside the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rayfl.fleet.executor import Task, nbytes, walked
+from rayfl.fleet.seam import ClientId, DataRef, Ref
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands in a call's inputs for the i-th value that travels beside them."""
+
+    i: int
+    key: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Here:
+    """The handle of a value that is small enough to travel inside the calls that use it."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tasks of one round as they travel: thousands of clients, few of which have inputs or state of their own."""
+
+    t: int
+    clients: list[ClientId]
+    inputs: dict[ClientId, Any]
+    state: dict[ClientId, Any]
+
+    @classmethod
+    def packed(cls, tasks: Sequence[Task], values: dict[Any, int]) -> Batch:
+        inputs = {task.client: emptied(task.inputs, values) for task in tasks if task.inputs}
+        state = {task.client: emptied(task.state, values) for task in tasks if task.state}
+        return cls(tasks[0].t, [task.client for task in tasks], inputs, state)
+
+    def unpacked(self, values: Sequence[Any]) -> list[Task]:
+        inputs, state = filled(self.inputs, values), filled(self.state, values)
+        return [Task(client, self.t, inputs.get(client, {}), state.get(client, {})) for client in self.clients]
+
+
+def sent(values: Mapping[Any, int]) -> list[Any]:
+    """The arguments that slots stand for: references, or the values themselves where they are small."""
+    return [handle.value if isinstance(handle, Here) else handle for handle in values]
+
+
+def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]:
+    """The first tasks of a batch whose arguments stay under a size (at least one), and the others."""
+    total = 0
+    for position, task in enumerate(batch):
+        if task.inputs or task.state:
+            total += nbytes(task.inputs, scalars=False) + nbytes(task.state, scalars=False)
+        if position and total > limit:
+            return batch[:position], batch[position:]
+    return batch, []
+
+
+def emptied(value: Any, values: dict[Any, int]) -> Any:
+    """Inputs with every reference replaced by a Slot; `values` collects the object references, each once."""
+
+    def slot(leaf: Any) -> Any:
+        if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
+            return leaf
+        return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
+
+    return walked(value, slot)
+
+
+def filled(value: Any, values: Sequence[Any]) -> Any:
+    """The inverse of `emptied`, where the values have arrived."""
+
+    def arrived(leaf: Any) -> Any:
+        if not isinstance(leaf, Slot):
+            return leaf
+        return values[leaf.i] if leaf.key is None else values[leaf.i][leaf.key]
+
+    return walked(value, arrived)
