@@ -66,8 +66,9 @@ class Resources(Section):
     """What each client actor is pinned to, and how many there are."""
 
     cpus_per_client: Positive = 1.0
-    gpus_per_client: NonNegative | None = None
-    """A fraction of a GPU for each actor; by default none on a CPU, and a quarter where the device is a GPU."""
+    gpus_per_client: NonNegative | Literal["auto"] | None = None
+    """A fraction of a GPU for each actor; by default none on a CPU, and a quarter where the device is a GPU. `auto`
+    measures what one client takes."""
     actors: Count | Literal["auto"] = "auto"
 
 

@@ -85,11 +85,18 @@ def run(
     resume: str | Path | None = None,
     address: str | None = None,
     progress: Progress | None = None,
+    directory: Path | None = None,
+    stop: Stop | None = None,
 ) -> Result:
-    """Run one configuration. `resume` names a run, its directory, or `auto` for the newest unfinished one like it."""
+    """Run one configuration. `resume` names a run, its directory, or `auto` for the newest unfinished one like it.
+
+    With `directory` the caller says where: a run that is there already is taken up again. With `stop` a caller whose
+    thread gets no signals can end the run as a signal would.
+    """
     settings = config if isinstance(config, Config) else validated(config)
-    directory = run_directory(settings, resume)
-    with stoppable(directory) as stop:
+    if directory is None or (directory / "config.yaml").is_file():
+        directory = run_directory(settings, directory or resume)
+    with stoppable(directory, stop or Stop()) as stop:
         dataset, scenario = open_federation(settings, settings.seeds_for("data"))
         with writing(directory):
             begin(settings, directory, scenario)
@@ -214,11 +221,19 @@ def rounds(
         if config.fleet == "inline":
             return inline_rounds(engine, config, dataset, scenario, holdings, emit)
         from rayfl.fleet.coordinator import cluster_facts, connected, drive, placed
+        from rayfl.fleet.probe import measured_share
 
         with stop.later(), connected(address):
             wanted = config.resources
             cohort = config.training.cohort(config.clients)
-            placement = placed(wanted.actors, wanted.cpus_per_client, wanted.gpus_per_client, config.device, cohort)
+            placement = placed(
+                wanted.actors,
+                wanted.cpus_per_client,
+                wanted.gpus_per_client,
+                config.device,
+                cohort,
+                lambda: measured_share(spec_of(config, dataset, scenario, "cuda"), holdings, wanted.cpus_per_client),
+            )
             spec = spec_of(config, dataset, scenario, "cuda" if placement.cuda else "cpu")
             tracker.tags({"cluster": cluster_facts(), "actors": str(placement.actors)})
             outcome: Outcome = drive(engine, spec, holdings, placement, emit, stop.heed)
@@ -273,9 +288,8 @@ class Stop:
 
 
 @contextmanager
-def stoppable(directory: Path) -> Iterator[Stop]:
+def stoppable(directory: Path, stop: Stop) -> Iterator[Stop]:
     """SIGINT and SIGTERM end the run in good order, where this is the main thread and so may handle them."""
-    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return

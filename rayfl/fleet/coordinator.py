@@ -123,17 +123,32 @@ def cluster_facts() -> str:
     return f"{len(ray.nodes())} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
 
 
-def placed(actors: int | str, cpus: float, gpus: float | None, device: str, cohort: int) -> Placement:
-    """A placement that the cluster can hold, or a ResourceError that says what is missing."""
+def placed(
+    actors: int | str,
+    cpus: float,
+    gpus: float | str | None,
+    device: str,
+    cohort: int,
+    probe: Callable[[], float] | None = None,
+) -> Placement:
+    """A placement that the cluster can hold, or a ResourceError that says what is missing.
+
+    `probe` measures the fraction of a GPU that a client needs, for `gpus: auto`.
+    """
     import ray
 
     total = ray.cluster_resources()
     gpus_there = float(total.get("GPU", 0))
     cuda = device == "cuda" or (device == "auto" and gpus_there > 0 and gpus != 0)
-    share = (0.25 if cuda else 0.0) if gpus is None else gpus
+    share = (0.25 if cuda else 0.0) if gpus is None or isinstance(gpus, str) else gpus
     if (cuda or share) and gpus_there < max(share, 1e-9):
         rule = f"device: {device} with {share} GPU an actor needs a GPU in the cluster"
         raise ResourceError(broken(rule, f"{gpus_there:g} GPUs", "Set device: cpu and resources.gpus_per_client: 0."))
+    if cuda and gpus == "auto":
+        if probe is None:
+            rule = "resources.gpus_per_client is a number where several runs share the GPUs"
+            raise ResourceError(broken(rule, "auto", "Measure it with a run of its own, then set it."))
+        share = probe()
     if cuda and share == 0:
         raise ResourceError(broken("device: cuda needs resources.gpus_per_client above 0", share))
     if share > 1 and share != int(share):

@@ -30,6 +30,7 @@ from rayfl.fleet.base import BaseFleet, Errand, Spec, Then, examined
 from rayfl.fleet.exact import Grid, finish, merged
 from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen, nbytes
 from rayfl.fleet.placement import Placement, Plan
+from rayfl.fleet.probe import footprint
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report, Vector
 from rayfl.fleet.travel import Batch, Here, emptied, filled, sent, within_limit
 
@@ -95,6 +96,10 @@ class ClientActor:
         self, number: int, phase: Phase, clients: Sequence[ClientId], t: int, shared: Mapping[str, Any], *values: Any
     ) -> list[Done]:
         return self.executor.examine(number, phase, clients, t, filled(shared, values))
+
+    def footprint(self) -> tuple[int, int]:
+        """What one client takes of this actor's GPU, in bytes, and what there is."""
+        return footprint(self.executor)
 
     def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         self.executor.add_features(name, features)

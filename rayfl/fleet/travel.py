@@ -1,4 +1,4 @@
-"""How tasks travel to an actor: thousands of clients in one list, references once each, small values inside the call."""
+"""How tasks travel to an actor: many clients in one list, references once each, small values inside the call."""
 
 from __future__ import annotations
 
