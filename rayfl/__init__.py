@@ -13,14 +13,16 @@ from rayfl.version import __version__
 if TYPE_CHECKING:
     from rayfl.config import Config, load_config
     from rayfl.experiment import Result, run
+    from rayfl.tuning import sweep
 
-__all__ = ["Config", "Result", "__version__", "load_config", "run"]
+__all__ = ["Config", "Result", "__version__", "load_config", "run", "sweep"]
 
 _HOMES = {
     "Config": "rayfl.config",
     "load_config": "rayfl.config",
     "Result": "rayfl.experiment",
     "run": "rayfl.experiment",
+    "sweep": "rayfl.tuning",
 }
 
 

@@ -124,6 +124,20 @@ class CheckpointStore:
             if f"clients/{name}" not in named:
                 self._delete(f"clients/{name}")
 
+    def hand_on(self, uri: str, digest: str | None = None) -> int:
+        """Copy the newest checkpoint to another place; its round. A digest makes it the beginning of another run.
+
+        That run's configuration then decides what comes after; the scenario must be the same one.
+        """
+        number, other = self.rounds()[-1], CheckpointStore(uri)
+        manifest = self._manifest(number)
+        named = [manifest["state"], *(entry for entries in manifest["clients"].values() for entry in entries.values())]
+        for name, known in named:
+            other._put(name, self._read(name, known))
+        meta = manifest["meta"] if digest is None else {**manifest["meta"], "digest": digest}
+        other._put(f"round-{number:06d}.json", json.dumps({**manifest, "meta": meta}).encode())
+        return number
+
     # -- reading -----------------------------------------------------------------------------------------------
 
     def rounds(self) -> list[int]:

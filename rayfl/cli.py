@@ -17,6 +17,9 @@ from rayfl.version import __version__
 GROUPS = {
     "data": ("rayfl.commands.data:data", "Fetch datasets and look at them."),
     "scenario": ("rayfl.commands.scenario:scenario", "Build, inspect and re-use who owns what with which label."),
+    "sweep": ("rayfl.commands.sweep:sweep", "Search hyper-parameters with Ray Tune."),
+    "study": ("rayfl.commands.study:study", "Run a table or figure of a paper, and put ours beside the printed one."),
+    "report": ("rayfl.commands.report:report", "Tables, figures and a page of a study or an MLflow experiment."),
 }
 REGISTRIES = {
     "methods": "List the methods, or show one with its hyper-parameters.",
@@ -31,7 +34,7 @@ Overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 
 
 class Commands(click.Group):
-    """The top group: it knows the names of the sub-groups without importing them."""
+    """The top group: it knows the names of larger commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *GROUPS])

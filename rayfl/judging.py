@@ -27,6 +27,8 @@ from rayfl.fleet.base import BaseFleet, Errand
 from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Out, Ref, Report, Shard, State, Vector
 from rayfl.learn import metrics
 
+TOP, MANY_CLASSES = 5, 20
+"""The right class among so many first answers is a metric where there are many classes."""
 PART = 1024
 """Test images of one task, rounded up to whole batches: parts, and so the order of sums, never depend on the actors."""
 
@@ -38,7 +40,22 @@ def evaluate_part(client: Client, *, w: Vector, test: Shard, start: int, stop: i
     truth = test.y[start:stop]  # type: ignore[index]
     logits = outputs(client.learner, w, test.x[start:stop])
     confusion = metrics.confusion_matrix(truth, logits.argmax(axis=1), classes)
-    return Out({"confusion": confusion.astype(np.int32), "loss": float(sample_losses(logits, truth).sum())})
+    return Out(
+        {
+            "confusion": confusion.astype(np.int32),
+            "loss": float(sample_losses(logits, truth).sum()),
+            "among": metrics.among_first(logits, truth, TOP),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One model on the test set: confusion matrix, mean loss, and how often the right class is among the first few."""
+
+    confusion: NDArray[np.int64]
+    loss: float
+    among: float
 
 
 @dataclass(frozen=True)
@@ -92,12 +109,11 @@ class Judge:
     def _verdict(
         self,
         method: Algorithm,
-        judged: Mapping[ClientId | None, tuple[NDArray[np.int64], float]],
+        judged: Mapping[ClientId | None, Tested],
         clusters: Mapping[ClientId, int],
     ) -> Verdict:
         if not method.personal:
-            confusion, loss = judged[None]
-            return Verdict(self._global_metrics(confusion, loss), confusion)
+            return Verdict(self._global_metrics(judged[None]), judged[None].confusion)
         verdict = self._personal(judged)
         return Verdict({**verdict.metrics, **self._clustering(clusters)}, verdict.confusion)
 
@@ -107,21 +123,23 @@ class Judge:
             return {None: method.model(state)}
         return {client: method.model(state, client) for client in self.fleet.clients}
 
-    def _global_metrics(self, confusion: NDArray[np.int64], loss: float) -> dict[str, float]:
+    def _global_metrics(self, tested: Tested) -> dict[str, float]:
+        confusion = tested.confusion
         per_class = {
             f"test/recall/{name}": r for name, r in zip(self.scenario.classes, metrics.recalls(confusion), strict=True)
         }
-        return {**metrics.report(confusion, loss), **per_class}
+        top = {f"test/top{TOP}_accuracy": tested.among} if self.classes >= MANY_CLASSES else {}
+        return {**metrics.report(confusion, tested.loss), **top, **per_class}
 
-    def _personal(self, judged: Mapping[ClientId | None, tuple[NDArray[np.int64], float]]) -> Verdict:
+    def _personal(self, judged: Mapping[ClientId | None, Tested]) -> Verdict:
         """A client's score is its model's accuracy on test images of the classes that it is meant to learn."""
         tasks = self.scenario.tasks
         scores = [
-            metrics.accuracy(confusion, None if tasks is None or client is None else tasks[client])
-            for client, (confusion, _) in judged.items()
+            metrics.accuracy(tested.confusion, None if tasks is None or client is None else tasks[client])
+            for client, tested in judged.items()
         ]
-        confusion = total([confusion for confusion, _ in judged.values()])
-        loss = float(np.mean([loss for _, loss in judged.values()]))
+        confusion = total([tested.confusion for tested in judged.values()])
+        loss = float(np.mean([tested.loss for tested in judged.values()]))
         own = {"test/accuracy": float(np.mean(scores)), "test/worst_client": float(np.min(scores)), "test/loss": loss}
         return Verdict({**own, "test/macro_f1": metrics.macro_f1(confusion)}, confusion)
 
@@ -196,10 +214,12 @@ class Judge:
         return self.scenario.given[rows], self.scenario.true[rows]
 
 
-def summed(reports: Sequence[Report]) -> tuple[NDArray[np.int64], float]:
-    """Confusion matrix and mean loss of a model from those of its parts."""
+def summed(reports: Sequence[Report]) -> Tested:
+    """A model on the whole test set, from its parts."""
     confusion = total([report["confusion"] for report in reports])
-    return confusion, sum(report["loss"] for report in reports) / max(int(confusion.sum()), 1)
+    images = max(int(confusion.sum()), 1)
+    loss, among = (sum(report[name] for report in reports) / images for name in ("loss", "among"))
+    return Tested(confusion, loss, among)
 
 
 def total(parts: Sequence[NDArray[np.signedinteger[Any]]]) -> NDArray[np.int64]:

@@ -289,7 +289,8 @@ def save_model(model: Any, signature: Any, folder: Path) -> None:
 def sync(output: Path, uri: str) -> dict[str, int]:
     """Carry what earlier runs could not: entries carried, by run directory. Raises what MLflow raises."""
     carried = {}
-    for journal in sorted(output.glob("runs/*/journal.jsonl")):
+    # Those that others are nested below come first.
+    for journal in sorted(output.glob("*/*/journal.jsonl"), reverse=True):
         count = Carrier(Journal(journal.parent), uri).carry()
         if count:
             carried[journal.parent.name] = count

@@ -24,8 +24,11 @@ MAY_ENTER = {
 }
 """Which rooms of the package each room knows, beside itself."""
 
+UPSTAIRS = {"study": {"report", "tuning"}, "tuning": {"report", "study"}, "report": {"tuning"}}
+"""Rooms above the story of a run, and which of each other they do not know. None knows the command line."""
+
 ONLY_IN = {
-    "ray": {"fleet/ray_fleet.py", "fleet/coordinator.py", "commands/doctor.py", "tuning.py"},
+    "ray": {"fleet/ray_fleet.py", "fleet/coordinator.py", "fleet/probe.py", "commands/doctor.py", "tuning"},
     "mlflow": {"tracking.py", "experiment.py", "report"},
 }
 """Which modules and rooms know a library of the run time."""
@@ -35,6 +38,7 @@ LAZILY = {
     "experiment.py": "mlflow",
     "tracking.py": "mlflow",
     "fleet/coordinator.py": "ray",
+    "fleet/probe.py": "ray",
 }
 """Those that import it inside functions only, so that the command line stays quick."""
 
@@ -56,6 +60,14 @@ def imports(path: Path, top_level: bool = False) -> Iterator[str]:
 
 def inside(path: Path) -> str:
     return path.relative_to(ROOT / "rayfl").as_posix()
+
+
+@pytest.mark.parametrize("room", UPSTAIRS)
+def test_what_stands_on_runs_does_not_know_the_command_line(room: str) -> None:
+    files = [path for path in MODULES if inside(path).startswith(f"{room}/")]
+    strangers = UPSTAIRS[room] | {"cli", "commands"}
+    assert files
+    assert not {f"{inside(path)} -> {name}" for path in files for name in imports(path) if enters(name, strangers)}
 
 
 def enters(name: str, allowed: set[str]) -> bool:
@@ -116,7 +128,7 @@ def test_heavy_libraries_wait_for_their_use(module: str, library: str) -> None:
 
 def test_every_room_is_accounted_for() -> None:
     rooms = {path.parent.name for path in (ROOT / "rayfl").glob("*/__init__.py")}
-    assert rooms == {*MAY_ENTER, "commands", "report"}
+    assert rooms == {*MAY_ENTER, *UPSTAIRS, "commands"}
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------

@@ -8,9 +8,12 @@ import pytest
 
 from rayfl.algorithms import METHODS
 from rayfl.config import load_config
+from rayfl.study.cells import cells, is_study, load
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
+EVERY = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
+STUDIES = [name for name in EVERY if name.startswith("paper/") and is_study(CONFIGS / name)]
+FILES = [name for name in EVERY if name not in STUDIES and not name.startswith("sweeps/")]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -18,6 +21,14 @@ def test_a_configuration_resolves(name: str) -> None:
     config = load_config(CONFIGS / name)
     assert config.training.rounds > 0
     assert config.resolved()["method"]["name"] in METHODS.names()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_valid_and_has_cells(name: str) -> None:
+    study = load(CONFIGS / name)
+    assert cells(study)
+    assert study.title
+    assert study.figures
 
 
 @pytest.mark.parametrize("method", METHODS.names())

@@ -150,6 +150,8 @@ class Executor:
     def _begin(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> Visit:
         """A client's phase up to the first training that it wishes for, or to its end."""
         client = self._client(task)
+        if not task.inputs:
+            return begun(client, phase(client, **inputs))
         own = {key: self.resolve(value) for key, value in task.inputs.items()}
         return begun(client, phase(client, **inputs, **own))
 
@@ -172,10 +174,14 @@ class Executor:
         shard = self.holdings.shard(task.client)
         rng = self.rng(task.t, task.client)
         self.learner.seed(rng)
-        rows = self.holdings.rows(task.client)
-        features = {name: frozen(values[rows]) for name, values in self.features.items()}
-        state = self.resolve(task.state)
+        # Of ten thousand clients with neither state nor features, each would be asked for both.
+        state = self.resolve(task.state) if task.state else {}
+        features = self._features_of(task.client) if self.features else {}
         return Client(task.client, shard.x, shard.y, state, rng, self.learner, features)
+
+    def _features_of(self, client: ClientId) -> dict[str, NDArray[np.float32]]:
+        rows = self.holdings.rows(client)
+        return {name: frozen(values[rows]) for name, values in self.features.items()}
 
     def _checked(self, out: object) -> Out:
         if not isinstance(out, Out):

@@ -29,6 +29,7 @@ from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet.base import BaseFleet, Errand, Spec, Then, examined
 from rayfl.fleet.exact import Grid, finish, merged
 from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen, nbytes
+from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Placement, Plan
 from rayfl.fleet.probe import footprint
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report, Vector
@@ -78,14 +79,18 @@ class ClientActor:
         batch: Batch,
         shared: Mapping[str, Any],
         free: Sequence[int],
+        expected: Expected | None,
         *values: Any,
-    ) -> list[Done]:
+    ) -> Answer:
         """Outcomes of all tasks. What state they leave is kept for `collect`."""
         for old in free:
             self.executor.free(old)
         results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
         self.states = {done.client: dict(state) for done, state in results if state}
-        return [done for done, _ in results]
+        done = [outcome for outcome, _ in results]
+        if expected is None or not all("w" in outcome.peaks and outcome.finite for outcome in done):
+            return Answer(done)
+        return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid))
 
     def collect(self, clients: Sequence[ClientId]) -> Any:
         """The state that clients of the last run left, each an object of its own, which a neighbour may want alone."""
@@ -123,12 +128,12 @@ class ClientActor:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that runs: first the tasks, then, once they are `done`, the collection of the states that they left."""
+    """A call that runs: first the tasks, then, once there is an answer, the collection of the states that they left."""
 
     place: int
     generation: int
     batch: list[Task]
-    done: list[Done] | None = None
+    answer: Answer | None = None
     states: Mapping[ClientId, Any] = field(default_factory=dict)
 
 
@@ -152,6 +157,8 @@ class RayFleet(BaseFleet):
         self.seconds_per_sample = 0.0
         self.where: dict[tuple[int, ClientId], tuple[int, int]] = {}
         self.errands: dict[Any, RayErrand] = {}
+        self.expected = Expectation(self)
+        self.early: dict[int, Early] = {}
         self.hellos = self._greet()
 
     def _hire(self) -> Any:
@@ -198,8 +205,9 @@ class RayFleet(BaseFleet):
         self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
         shared = self._stored(shared)
-        plan = Plan(list(tasks.values()), self._predicted, len(self.pool))
+        plan = self._plan(tasks)
         idle, lives = list(range(len(self.pool))), dict.fromkeys(tasks, LIVES_OF_A_TASK)
+        early = self.early[number] = Early(self.expected.of(tasks))
         running: dict[Any, Call] = {}
         done: dict[ClientId, Done] = {}
         stored: dict[ClientId, Any] = {}
@@ -209,7 +217,7 @@ class RayFleet(BaseFleet):
                 batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
                 if rest:
                     plan.put_back(rest)
-                running[self._run(place, number, phase, batch, shared)] = self._call(place, batch)
+                running[self._run(place, number, phase, batch, shared, early.expected)] = self._call(place, batch)
             finished = ray.wait([*self.errands, *running], num_returns=1)[0][0]
             if finished in self.errands:
                 self.errands[finished].answered(finished)
@@ -218,18 +226,20 @@ class RayFleet(BaseFleet):
             answer = self._answer(finished, call, lives)
             if answer is None:
                 plan.put_back(call.batch)
-            elif call.done is None and (leaving := [outcome.client for outcome in answer if outcome.state_bytes]):
+            elif call.answer is None and (leaving := [done.client for done in answer.done if done.state_bytes]):
                 # A state must outlive its actor: only what has been collected is done.
                 first, *handles = self._collect(call.place, leaving)
                 states = dict(zip(leaving, handles, strict=True))
-                running[first] = replace(call, done=answer, states=states)
+                running[first] = replace(call, answer=answer, states=states)
                 continue
             else:
-                outcomes = call.done or answer
-                place = call.place
+                answer = call.answer or answer
+                outcomes = answer.done
+                early.answers.append(answer)
                 done |= {outcome.client: outcome for outcome in outcomes}
                 stored |= call.states
-                self.where |= {(number, outcome.client): (place, self.pool[place].generation) for outcome in outcomes}
+                lies = (call.place, call.generation)
+                self.where |= {(number, outcome.client): lies for outcome in outcomes}
                 if any(outcome.error for outcome in outcomes):
                     break
                 self._learn_speed(outcomes, call.batch)
@@ -249,11 +259,20 @@ class RayFleet(BaseFleet):
         }
         return {**shared, **{name: self.put(value) for name, value in large.items()}}
 
-    def _run(self, place: int, number: int, phase: Phase, tasks: list[Task], shared: Mapping[str, Any]) -> Any:
+    def _run(
+        self,
+        place: int,
+        number: int,
+        phase: Phase,
+        tasks: list[Task],
+        shared: Mapping[str, Any],
+        expected: Expected | None = None,
+    ) -> Any:
         values: dict[Any, int] = {}
         batch, common = Batch.packed(tasks, values), emptied(shared, values)
         freed, self.pool[place].freed = self.pool[place].freed, []
-        return self.pool[place].actor.run.remote(number, phase, batch, common, freed, *sent(values))
+        part = None if expected is None else expected.part(batch.clients)
+        return self.pool[place].actor.run.remote(number, phase, batch, common, freed, part, *sent(values))
 
     def _call(self, place: int, batch: list[Task]) -> Call:
         return Call(place, self.pool[place].generation, batch)
@@ -262,10 +281,10 @@ class RayFleet(BaseFleet):
         method = self.pool[place].actor.collect.options(num_returns=1 + len(clients))
         return cast(list[Any], method.remote(clients))
 
-    def _answer(self, finished: Any, call: Call, lives: dict[ClientId, int]) -> list[Done] | None:
+    def _answer(self, finished: Any, call: Call, lives: dict[ClientId, int]) -> Answer | None:
         """What a call answered; None when its actor died (and has been replaced)."""
         try:
-            return cast(list[Done], ray.get(finished))
+            return cast(Answer, ray.get(finished))
         except DEATHS as error:
             for task in call.batch:
                 lives[task.client] -= 1
@@ -286,8 +305,10 @@ class RayFleet(BaseFleet):
         ray.kill(self.pool[place].actor)
         self.pool[place] = Place(self._hire(), self.pool[place].generation + 1)
 
-    def _predicted(self, task: Task) -> float:
-        return max(self.size(task.client), 1) * max(self.seconds_per_sample, 1e-6)
+    def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
+        pace = max(self.seconds_per_sample, 1e-6)
+        seconds = {client: max(self.size(client), 1) * pace for client in tasks}
+        return Plan(list(tasks.values()), lambda task: seconds[task.client], len(self.pool))
 
     def _learn_speed(self, outcomes: Sequence[Done], batch: Sequence[Task]) -> None:
         samples = sum(self.size(task.client) for task in batch)
@@ -363,7 +384,7 @@ class RayErrand(Errand):
         if answer is None:
             self._send(self.fleet._call(call.place, call.batch))
             return
-        self.done |= {outcome.client: outcome for outcome in answer}
+        self.done |= {outcome.client: outcome for outcome in answer.done}
         if not self.calls:
             self.fleet.tell(self.then, self.done.values())
 
@@ -388,6 +409,7 @@ class RayReplies(Replies):
         self._fleet, self._number, self._phase, self._tasks, self._shared = fleet, number, phase, tasks, shared
         self._peaks = {client: outcome.peaks for client, outcome in done.items()}
         self._bytes = {client: outcome.update_bytes for client, outcome in done.items()}
+        self._early = fleet.early.pop(number)
         weakref.finalize(self, fleet.forget, number, list(tasks))
 
     def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
@@ -407,6 +429,10 @@ class RayReplies(Replies):
         if len(weights) == 1:
             return settled(actors[first].single, self._number, key, next(iter(weights)))
         grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in weights.items()), len(weights))
+        if small and key == "w":
+            self._fleet.expected.learn(weights, grid)
+            if (sums := self._early.sums(weights, grid)) is not None:
+                return Here(frozen(finish(sums, sum(weights.values()))))
         parts = {place: {client: weights[client] for client in clients} for place, clients in groups.items()}
         total = sum(weights.values())
         if small:
@@ -443,6 +469,7 @@ class RayReplies(Replies):
                 return found
             lost = {client: self._tasks[client] for client in found}
             done, _ = self._fleet.execute(self._number, self._phase, lost, self._shared)
+            del self._fleet.early[self._number]
             self._fleet.refuse_errors(done.values())
 
 

@@ -22,6 +22,13 @@ def accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> floa
     return float(confusion[rows, rows].sum() / total) if total else float("nan")
 
 
+def among_first(logits: NDArray[np.float32], truth: NDArray[np.int64], few: int) -> int:
+    """How many samples have their class among the `few` highest logits; a tie is decided against it."""
+    own = logits[np.arange(len(truth)), truth][:, None]
+    places = (logits >= own).sum(axis=1)  # 0 where the class's own logit is not a number
+    return int(((places > 0) & (places <= few)).sum())
+
+
 def recalls(confusion: Confusion) -> NDArray[np.float64]:
     """Per class the share of its samples that was found; nan for a class without samples."""
     totals = confusion.sum(axis=1)

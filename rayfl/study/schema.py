@@ -1,10 +1,14 @@
 """What a study file says.
 
     title: "FedDS, Table 4"
+    like: fedds_table5.yaml                     another study that this one changes (optional)
     base: fedds_mnist.yaml                      configuration files, as in a run's own `base`
+    set: {evaluation.every: 1}                  what every cell changes
     axes:
       method:
         fedavg: {title: FedAvg, set: {method: fedavg}}
+        fedds: {title: FedAvg + FedDS, set: {method: fedds}}
+        gain: {title: Delta, difference: [fedds, fedavg]}
         rhfl: {title: RHFL, missing: "RHFL is not built"}
       dataset:
         mnist: {title: MNIST, set: {data: mnist, model: mnist_cnn}}
@@ -13,21 +17,39 @@
     table: {rows: [method], columns: [dataset]}
     printed: {file: printed/fedds.csv, where: {table: Table 4, dataset: "{dataset}", method: "{method}"}}
 
-A cell is one choice on every axis; it runs once a seed. `{axis}` in `printed.where` stands for the title of the cell's
-choice, `{score}` for the score's.
+A cell is one choice on every axis; it runs once a seed. Its settings are those of `base`, changed by `set`, then by
+each axis' choice in the order of the axes, then by the `rules` that hold for it, just as a file changes its base;
+dotted keys reach inside. The text `{seed}` stands for the run's seed, `{data}` for the folder of the datasets.
+`{axis}` in `printed.where` stands for the choice's `printed` or else its title, `{score}` for the score's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from rayfl.component import Count, NonNegative
-from rayfl.config import Section, Seed
+from rayfl.config import Section, Seed, merge, put, read_file
 from rayfl.errors import broken, nearest
+
+FIGURES = (
+    "curves",
+    "precision_recall",
+    "reliability",
+    "confusion",
+    "similarity",
+    "dendrogram",
+    "tsne",
+    "distributions",
+    "sensitivity",
+    "retrieved",
+    "costs",
+)
 
 
 class Score(Section):
@@ -35,7 +57,8 @@ class Score(Section):
 
     title: str
     metric: str | None = "test/accuracy"
-    """The metric of a round that is summed up; or null, and `array` names what the method left."""
+    """The metric of a round, a clock reading or a derived measure that is summed up; or null, and `array` names what
+    the method left."""
     over: Literal["final", "best", "mean", "last"] = "last"
     window: Count = 10
     """How many rounds `last` takes the mean of."""
@@ -46,6 +69,8 @@ class Score(Section):
     at: tuple[int, ...] = ()
     """The entry of `array`."""
     lower_is_better: bool = False
+    printed: str | None = None
+    """What the printed file calls it, where that is not the title."""
 
 
 class Choice(Section):
@@ -53,15 +78,30 @@ class Choice(Section):
 
     title: str
     set: dict[str, Any] = Field(default_factory=dict)
-    """What it changes in the configuration, by the same rules as a file on its `base`."""
+    """What it changes in the configuration, by the same rules as a file on its `base`; dotted keys reach inside."""
     missing: str | None = None
     """Why it cannot run; the choice stays in the table."""
     difference: tuple[str, str] | None = None
     """Two other choices of this axis: the cell is not run, it is the first one's score minus the second one's."""
+    average: tuple[str, ...] = ()
+    """Other choices of this axis: the cell is not run, it is the mean (and deviation) of their means."""
     scores: dict[str, Score] = Field(default_factory=dict)
     """Replaces the study's scores of the same name in this choice's cells."""
-    printed: dict[str, str] = Field(default_factory=dict)
-    """Columns of the printed file whose text is not the title, for this choice."""
+    printed: str | None = None
+    """What the printed file calls it, where that is not the title."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The choices that a computed one is computed from."""
+        return self.difference or self.average
+
+
+class Rule(Section):
+    """What changes where several choices meet: a method's setting for one dataset, for instance."""
+
+    when: dict[str, str | list[str]]
+    """By axis, the choice or choices for which this holds."""
+    set: dict[str, Any]
 
 
 class Printed(Section):
@@ -71,6 +111,8 @@ class Printed(Section):
     where: dict[str, str]
     mean: str = "mean"
     std: str = "std"
+    symbols: dict[str, float] = Field(default_factory=dict)
+    """Numbers for the letters of a printed formula, such as `(k + 1)M`."""
 
 
 class Layout(Section):
@@ -81,18 +123,10 @@ class Layout(Section):
 
 
 class Scaling(Section):
-    """How `--scale` shrinks a study: each of these settings is multiplied, rounded, and kept at its least."""
+    """How `--scale` shrinks a study; `rayfl.study.scaling` has the rules. No setting falls below its least."""
 
-    least: dict[str, NonNegative] = Field(
-        default_factory=lambda: {
-            "training.rounds": 5.0,
-            "clients": 10.0,
-            "training.clients_per_round": 4.0,
-            "split.train_samples.total": 1000.0,
-            "split.test_samples.total": 1000.0,
-            "split.public.total": 100.0,
-        }
-    )
+    least: dict[str, NonNegative] = Field(default_factory=dict)
+    """Least values of this study, in place of the usual ones."""
 
 
 class Study(Section):
@@ -102,19 +136,21 @@ class Study(Section):
     paper: str = ""
     notes: str = ""
     """What a reader of the table must know: what the paper leaves open, what is different here."""
-    base: str | list[str] = Field(default_factory=list)
+    base: list[str] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
     axes: dict[str, dict[str, Choice]]
-    seeds: list[Seed] = Field(default_factory=lambda: [0, 1, 2])
+    rules: list[Rule] = Field(default_factory=list)
+    """Changes after those of the axes, in this order."""
+    seeds: list[Seed] = Field(default_factory=lambda: [0, 1, 2], min_length=1)
     scores: dict[str, Score] = Field(
         default_factory=lambda: {"accuracy": Score(title="accuracy (%)", percent=True)}, validate_default=True
     )
     table: Layout = Field(default_factory=Layout)
     printed: Printed | None = None
-    figures: list[str] = Field(default_factory=list)
+    figures: list[Literal[FIGURES]] = Field(default_factory=list)  # type: ignore[valid-type]
     """Figures that the report draws besides the table, by name."""
     scaling: Scaling = Field(default_factory=Scaling)
-    exclude: list[dict[str, str]] = Field(default_factory=list)
+    exclude: list[dict[str, str | list[str]]] = Field(default_factory=list)
     """Combinations of choices that are not cells."""
 
     @model_validator(mode="after")
@@ -125,12 +161,41 @@ class Study(Section):
                 raise ValueError(broken(f"table names axes ({', '.join(known)})", axis, nearest(axis, known)))
         for axis, choices in self.axes.items():
             for name, choice in choices.items():
-                for other in choice.difference or ():
-                    if other not in choices:
-                        raise ValueError(broken(f"{name}.difference names choices of {axis}", other))
+                for other in choice.parts:
+                    if other not in choices or choices[other].parts:
+                        rule = f"axes.{axis}.{name} is computed from choices of {axis} that are run"
+                        raise ValueError(broken(rule, other, nearest(other, choices)))
+        for key, combinations in (("exclude", self.exclude), ("rules", [rule.when for rule in self.rules])):
+            for axis, names in (item for combination in combinations for item in combination.items()):
+                for name in [names] if isinstance(names, str) else names:
+                    if name not in self.axes.get(axis, ()):
+                        hint = nearest(axis, self.axes) if axis not in self.axes else nearest(name, self.axes[axis])
+                        raise ValueError(broken(f"{key} name axes and their choices", f"{axis}: {name}", hint))
         return self
+
+    @cached_property
+    def common(self) -> dict[str, Any]:
+        """The plain values of `base` and `set`: what all cells share."""
+        merged: dict[str, Any] = {}
+        for base in self.base:
+            merged = merge(merged, read_file(Path(base)))
+        return changed(merged, self.set)
 
     def shown_axes(self) -> Sequence[str]:
         """Axes of the table, rows first; those that the layout does not name come last, across."""
         named = [*self.table.rows, *self.table.columns]
         return [*named, *(axis for axis in self.axes if axis not in named)]
+
+
+def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` merged onto `settings`; their dotted keys are put where they point."""
+    result = merge(settings, {key: value for key, value in changes.items() if "." not in key})
+    for key, value in changes.items():
+        if "." in key:
+            result = put(result, key.split("."), value)
+    return result
+
+
+def meant(combination: Mapping[str, str | list[str]], choices: Mapping[str, str]) -> bool:
+    """Whether a cell with these choices is one that a rule or an exclusion speaks of."""
+    return all(choices[axis] in ([names] if isinstance(names, str) else names) for axis, names in combination.items())

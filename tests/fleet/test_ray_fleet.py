@@ -31,6 +31,7 @@ Calls = list[tuple[int, list[int], list[Any]]]
 def ray_pool(on_ray: BaseFleet) -> RayFleet:
     assert isinstance(on_ray, RayFleet)
     on_ray.seconds_per_sample = 0.0
+    on_ray.expected.grid = None
     return on_ray
 
 
@@ -40,11 +41,11 @@ def calls(ray_pool: RayFleet, monkeypatch: pytest.MonkeyPatch) -> Calls:
     made: Calls = []
     call = ray_pool._run
 
-    def recorded(place: int, number: int, phase: Any, batch: list[Task], shared: Any) -> Any:
+    def recorded(place: int, number: int, phase: Any, batch: list[Task], shared: Any, *more: Any) -> Any:
         values: dict[Any, int] = {}
         emptied([shared, [task.inputs for task in batch], [task.state for task in batch]], values)
         made.append((place, [task.client for task in batch], list(values)))
-        return call(place, number, phase, batch, shared)
+        return call(place, number, phase, batch, shared, *more)
 
     monkeypatch.setattr(ray_pool, "_run", recorded)
     return made
@@ -129,7 +130,7 @@ def test_state_moves_from_actor_to_actor(ray_pool: RayFleet, calls: Calls, monke
     got = ray_pool.map(phases.read_peer, CLIENTS, each=each, value=0.0)
     assert all(report["peer"] == [3.0] * 3 for report in got.values())
     assert all(isinstance(value, ray.ObjectRef) for _, _, values in calls for value in values)
-    outcomes = [outcome for answer in fetched if answer is not True for outcome in answer]
+    outcomes = [outcome for answer in fetched if answer is not True for outcome in answer.done]
     assert [outcome.report.keys() for outcome in outcomes] == [{"peer"}] * len(CLIENTS)
 
 
@@ -171,6 +172,16 @@ def test_updates_that_died_before_the_mean_are_made_again(
     assert ray_pool.get(got.mean(weights)).tobytes() == expected.tobytes()
     replaced = [old != new for old, new in zip(before, pids(ray_pool), strict=True)]
     assert replaced == [place in victims for place in (0, 1)]
+
+
+def test_a_sum_that_was_made_early_outlives_its_actor(ray_pool: RayFleet, here: BaseFleet) -> None:
+    weights = {client: float(SIZES[client]) for client in CLIENTS}
+    expected = here.get(here.map(phases.update, CLIENTS).mean(weights))
+    ray_pool.map(phases.update, CLIENTS).mean(weights)
+    got = ray_pool.map(phases.update, CLIENTS)
+    os.kill(pids(ray_pool)[0], signal.SIGKILL)
+    assert ray_pool.get(got.mean(weights)).tobytes() == expected.tobytes()
+    ray_pool.bury_the_dead()
 
 
 def test_an_examination_survives_a_death(ray_pool: RayFleet, here: BaseFleet) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.learn.metrics import accuracy, confusion_matrix, macro_f1, recalls, report
+from rayfl.learn.metrics import accuracy, among_first, confusion_matrix, macro_f1, recalls, report
 
 # Rows are the truth. F1 is 10/13, 4/7 and 1.
 CONFUSION = np.array([[5, 1, 0], [2, 2, 0], [0, 0, 4]])
@@ -56,3 +56,14 @@ def test_agrees_with_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     expected = reference.f1_score(truth, predicted, labels=range(5), average="macro", zero_division=0)
     assert macro_f1(found) == pytest.approx(expected)
     assert accuracy(found) == pytest.approx(reference.accuracy_score(truth, predicted))
+
+
+@pytest.mark.parametrize(("few", "hits"), [(1, 1), (2, 2), (3, 3), (4, 4)])
+def test_among_the_first_few(few: int, hits: int) -> None:
+    logits = np.array([[4, 3, 2, 1]] * 4, np.float32)
+    assert among_first(logits, np.arange(4), few) == hits
+
+
+def test_ties_and_what_is_no_number_are_decided_against_the_right_class() -> None:
+    assert among_first(np.ones((5, 3), np.float32), np.zeros(5, np.int64), 2) == 0
+    assert among_first(np.full((2, 3), np.nan, np.float32), np.zeros(2, np.int64), 3) == 0

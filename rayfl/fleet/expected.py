@@ -1,0 +1,86 @@
+"""Sums that are made before they are asked for.
+
+A method averages what a map returned, mostly by size: with weights and a grid that the round before lets one expect.
+Actors of small models add their updates up at once, in the call that trained them; if the mean is the expected one, the
+call for partial sums is saved. If not, nothing is lost but their arithmetic. Bits cannot differ: weights and grid are
+compared, and exact sums are what they are whoever makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfl.fleet.exact import Grid
+from rayfl.fleet.executor import Done
+from rayfl.fleet.seam import ClientId
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The mean that is expected of some clients."""
+
+    weights: dict[ClientId, float]
+    grid: Grid
+
+    def part(self, clients: Collection[ClientId]) -> Expected:
+        """The share of some of them."""
+        return Expected({client: self.weights[client] for client in clients}, self.grid)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call of an actor brings back: outcomes, and their sum where one was expected."""
+
+    done: list[Done]
+    sum: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Early:
+    """The sums that the calls of one map made on an expectation."""
+
+    expected: Expected | None
+    answers: list[Answer] = field(default_factory=list)
+
+    def sums(self, weights: Mapping[ClientId, float], grid: Grid) -> list[NDArray[np.float64]] | None:
+        """All of them, if they are just those of this mean."""
+        if self.expected is None or self.expected.grid != grid or self.expected.weights != weights:
+            return None
+        made = [answer.sum for answer in self.answers if answer.sum is not None]
+        return made if len(made) == len(self.answers) else None
+
+
+class Sized(Protocol):
+    """What is asked about clients."""
+
+    def size(self, client: ClientId) -> int: ...
+
+
+class Expectation:
+    """Expects the next mean to be by size and on the grid of the last one, once one was."""
+
+    def __init__(self, sizes: Sized) -> None:
+        self.sizes = sizes
+        self.grid: Grid | None = None
+
+    def of(self, clients: Collection[ClientId]) -> Expected | None:
+        """What is expected of a map over these clients; nothing as long as no mean was by size."""
+        if self.grid is None or len(clients) < 2 or min(clients) < 0:
+            return None
+        return Expected(self.by_size(clients), self.grid)
+
+    def by_size(self, clients: Collection[ClientId]) -> dict[ClientId, float]:
+        """Weights as `Replies.checked_weights` gives them: scaled by a power of two that brings the sum below one."""
+        sizes = {client: self.sizes.size(client) for client in sorted(clients)}
+        exponent = math.frexp(float(sum(sizes.values())))[1]
+        return {client: math.ldexp(float(size), -exponent) for client, size in sizes.items()}
+
+    def learn(self, weights: Mapping[ClientId, float], grid: Grid) -> None:
+        """Take note of a mean that was asked for."""
+        self.grid = grid if weights == self.by_size(weights) else None

@@ -1,0 +1,190 @@
+"""From a study file to its cells, and from a cell and a seed to the configuration of a run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rayfl.config import merge, overridden, parsed
+from rayfl.errors import ConfigError, broken, nearest
+from rayfl.explain import explained
+from rayfl.study.schema import Choice, Score, Study, changed, meant
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One choice on every axis."""
+
+    study: Study
+    choices: Mapping[str, str]
+    """The names of the choices by axis."""
+
+    @property
+    def chosen(self) -> dict[str, Choice]:
+        return {axis: self.study.axes[axis][name] for axis, name in self.choices.items()}
+
+    @property
+    def titles(self) -> dict[str, str]:
+        return {axis: choice.title for axis, choice in self.chosen.items()}
+
+    @property
+    def label(self) -> str:
+        """`FedAvg, MNIST, IID`, without axes that give no choice."""
+        several = [axis for axis in self.choices if len(self.study.axes[axis]) > 1]
+        return ", ".join(self.titles[axis] for axis in several or self.choices)
+
+    @property
+    def missing(self) -> str:
+        """Why the study itself says that this cell cannot run."""
+        return "; ".join(choice.missing for choice in self.chosen.values() if choice.missing)
+
+    @property
+    def computed(self) -> str | None:
+        """The axis on which this cell is computed from others, where it is."""
+        return next((axis for axis, choice in self.chosen.items() if choice.parts), None)
+
+    @property
+    def runs(self) -> bool:
+        return not self.missing and self.computed is None
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """The study's scores, as this cell's choices replace them."""
+        found = dict(self.study.scores)
+        for choice in self.chosen.values():
+            found |= choice.scores
+        return found
+
+    def parts(self) -> list[Cell]:
+        """The cells that a computed cell is computed from."""
+        axis = self.computed
+        if axis is None:
+            return []
+        return [Cell(self.study, {**self.choices, axis: name}) for name in self.chosen[axis].parts]
+
+    def settings(self) -> dict[str, Any]:
+        """The plain values of this cell's configuration, seed and output aside."""
+        settings = self.study.common
+        for choice in self.chosen.values():
+            settings = changed(settings, choice.set)
+        for rule in self.study.rules:
+            settings = changed(settings, rule.set) if meant(rule.when, self.choices) else settings
+        return settings
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(self.choices.values())
+
+
+def load(path: Path) -> Study:
+    """The study of a file."""
+    settings = read_study(path)
+    try:
+        return Study(**settings)
+    except ValidationError as error:
+        raise ConfigError(explained(error, Study, settings, str(path))) from None
+    except TypeError as error:
+        raise ConfigError(f"{path}: keys are text; {error}") from None
+
+
+def is_study(path: Path) -> bool:
+    """Whether a YAML file is a study's, not a run's."""
+    return bool({"axes", "like"} & set(parsed(path)))
+
+
+def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The plain values of a study file on those of the study that it is `like`; the files that it names, by their
+    whole paths."""
+    path = path.expanduser().absolute()
+    if path in above:
+        raise ConfigError(f"`like` must not lead back to itself; got {' -> '.join(map(str, (*above, path)))}")
+    settings = parsed(path)
+    like = settings.pop("like", None)
+    if not isinstance(like, str | None):
+        raise ConfigError(f"{path}: `like` is the name of a study file; got {like!r}")
+    settings = resolved(settings, path.parent)
+    if like is None:
+        return settings
+    return merged(read_study(path.parent / like, (*above, path)), settings)
+
+
+def resolved(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The files that a study names, as whole paths."""
+    base = settings.get("base")
+    if base is not None:
+        names = [base] if isinstance(base, str) else base
+        settings = {**settings, "base": [str(folder / str(name)) for name in names]}
+    printed = settings.get("printed")
+    if isinstance(printed, Mapping) and isinstance(printed.get("file"), str):
+        settings = {**settings, "printed": {**printed, "file": str(folder / printed["file"])}}
+    return settings
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One study's keys on another's. An axis is replaced as a whole, or taken away by null."""
+    result = {**below, **above}
+    for key in ("set", "printed", "scores", "table"):
+        if isinstance(below.get(key), Mapping) and isinstance(above.get(key), Mapping):
+            result[key] = merge(below[key], above[key])
+    axes = {**(below.get("axes") or {}), **(above.get("axes") or {})}
+    return {**result, "axes": {axis: choices for axis, choices in axes.items() if choices is not None}}
+
+
+Only = Mapping[str, Sequence[str]]
+
+
+def cells(study: Study, only: Only | None = None) -> list[Cell]:
+    """The product of the axes, without what is excluded or filtered out. Cells that computed ones are computed from
+    stay, whatever the filter says of them."""
+    names = [list(choices) for choices in study.axes.values()]
+    every = [Cell(study, dict(zip(study.axes, combination, strict=True))) for combination in itertools.product(*names)]
+    there = [cell for cell in every if not any(meant(one, cell.choices) for one in study.exclude)]
+    wanted = [cell for cell in there if admitted(cell, only or {})]
+    # A difference needs both of its sides, whatever a filter leaves of them.
+    keys = {one.key for cell in wanted for one in (cell, *cell.parts())}
+    return [cell for cell in there if cell.key in keys]
+
+
+def admitted(cell: Cell, only: Only) -> bool:
+    return all(cell.choices[axis] in names for axis, names in only.items())
+
+
+def filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
+    """`axis=a,b` words as a filter; several of one axis add up. `fedavg+ds` may be written for a title's spelling."""
+    only: dict[str, list[str]] = {}
+    for word in words:
+        axis, equals, names = word.partition("=")
+        axis = axis.strip()
+        if not equals or not names.strip():
+            raise ConfigError(broken("a filter has the form axis=choice or axis=choice,choice", f"'{word}'"))
+        if axis not in study.axes:
+            hint = nearest(axis, study.axes)
+            raise ConfigError(broken(f"a filter names an axis ({', '.join(study.axes)})", axis, hint))
+        only.setdefault(axis, []).extend(choice_of(study, axis, name.strip()) for name in names.split(","))
+    return only
+
+
+def choice_of(study: Study, axis: str, written: str) -> str:
+    """The choice that a word means: its name, or its title in any case."""
+    choices = study.axes[axis]
+    if written in choices:
+        return written
+    # What people remember of a table is the title, not the name in the file.
+    titled = [name for name, choice in choices.items() if choice.title.casefold() == written.casefold()]
+    if len(titled) == 1:
+        return titled[0]
+    known = ", ".join(choices)
+    raise ConfigError(broken(f"{axis} is one of {known}", written, nearest(written, choices)))
+
+
+def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Settings changed by `key=value` words."""
+    result = dict(settings)
+    for override in overrides:
+        result = overridden(result, override)
+    return result

@@ -1,0 +1,152 @@
+"""What somebody asks of a study: which cells, which seeds, at what scale, into which folder; and the configurations
+that follow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rayfl.config import default_output, put
+from rayfl.errors import ConfigError, RayflError, broken
+from rayfl.federation.datasets import data_root
+from rayfl.study.cells import Cell, cells, filters, load, with_overrides
+from rayfl.study.scaling import Scaled, scaled
+from rayfl.study.schema import Study
+
+SEED, DATA = "{seed}", "{data}"
+"""What stands in a study file for the run's seed and for the folder of the datasets."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A study file with what the command line says of it."""
+
+    path: Path
+    only: tuple[str, ...] = ()
+    seeds: tuple[int, ...] | None = None
+    """None: all of the study."""
+    scale: float = 1.0
+    output: Path | None = None
+    overrides: tuple[str, ...] = ()
+
+    @cached_property
+    def study(self) -> Study:
+        return load(self.path)
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def folder(self) -> Path:
+        """The output folder; runs are below it as those of `rayfl run` are."""
+        return (self.output or default_output()).expanduser().absolute()
+
+    @property
+    def notes(self) -> Path:
+        """Where the study keeps its own files below the output folder."""
+        return self.folder / "studies" / self.name
+
+    @cached_property
+    def wanted_seeds(self) -> tuple[int, ...]:
+        return tuple(self.study.seeds) if self.seeds is None else self.seeds
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return cells(self.study, filters(self.study, self.only))
+
+    def command(self, cell: Cell | None = None) -> str:
+        """The command line of this order, or of one of its cells."""
+        words = ["rayfl", "study", shown(self.path)]
+        # A cell's command names every axis, so that it means the same when the study grows.
+        only = self.only if cell is None else [f"{axis}={name}" for axis, name in cell.choices.items()]
+        words += [word for filtered in only for word in ("--only", filtered)]
+        if self.seeds is not None:
+            words += ["--seeds", ",".join(map(str, self.seeds)) + ("," if len(self.seeds) == 1 else "")]
+        if self.scale != 1:
+            words += ["--scale", f"{self.scale:g}"]
+        if self.output is not None:
+            words += ["-o", str(self.output)]
+        return shlex.join([*words, *self.overrides])
+
+    def configuration(self, cell: Cell, seed: int) -> Scaled:
+        """The configuration of one run."""
+        settings = with_overrides(filled(cell.settings(), seed), self.overrides)
+        settings = put(put(settings, ["seed"], seed), ["output"], str(self.folder))
+        return scaled(labelled(settings, self, cell, seed), self.study, self.scale, self.name)
+
+    def configurations(self) -> Iterator[tuple[Cell, int, Scaled | RayflError]]:
+        """Every run that the order asks for, with its configuration or what is wrong with it."""
+        for cell in self.cells:
+            for seed in self.wanted_seeds if cell.runs else ():
+                try:
+                    yield cell, seed, self.configuration(cell, seed)
+                except RayflError as error:
+                    yield cell, seed, error
+
+    def remember(self) -> None:
+        """Leave a note of what was asked for, so that a report on this study shows the same."""
+        said = {"only": self.only, "seeds": self.seeds, "scale": self.scale, "overrides": self.overrides}
+        self.notes.mkdir(parents=True, exist_ok=True)
+        (self.notes / "order.json").write_text(json.dumps(said))
+
+    @classmethod
+    def remembered(cls, path: Path, output: Path | None = None) -> Order:
+        """What was last asked of a study in an output folder; everything, if nothing was."""
+        plain = cls(path, output=output)
+        try:
+            said = json.loads((plain.notes / "order.json").read_text())
+            seeds = None if said["seeds"] is None else tuple(said["seeds"])
+            return cls(path, tuple(said["only"]), seeds, said["scale"], output, tuple(said["overrides"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return plain
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it here."""
+    whole, here = path.expanduser().absolute(), Path.cwd()
+    return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
+
+
+def filled(value: Any, seed: int) -> Any:
+    """Plain values with the run's seed and this machine's folders where the study file asks for them."""
+    if isinstance(value, str):
+        return seed if value == SEED else value.replace(DATA, str(data_root()))
+    if isinstance(value, Mapping):
+        return {key: filled(item, seed) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item, seed) for item in value]
+    return value
+
+
+def labelled(settings: Mapping[str, Any], order: Order, cell: Cell, seed: int) -> dict[str, Any]:
+    """Settings with what MLflow shows of a run: the study as its experiment, the cell as tags and name."""
+    tracking = dict(settings.get("tracking") or {})
+    tags = {"study": order.name, **cell.choices, "seed": str(seed), **(tracking.get("tags") or {})}
+    if order.scale != 1:
+        tags["scale"] = f"{order.scale:g}"
+    # What the study file or an override says of tracking stands above these.
+    named = {"experiment": order.study.title, "run_name": f"{cell.label}, seed {seed}"}
+    return {**settings, "tracking": {**named, **tracking, "tags": tags}}
+
+
+def seeds_from(text: str, study: Study) -> tuple[int, ...]:
+    """`3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`: these."""
+    try:
+        if "," in text:
+            listed = [int(word) for word in text.split(",") if word.strip()]
+        else:
+            count, listed = int(text), list(study.seeds)
+            further = (seed for seed in range(max(listed) + 1, max(listed) + 1 + max(count, 0)))
+            listed = [*listed, *further][: max(count, 0)]
+    except ValueError:
+        listed = []
+    if not listed or min(listed) < 0:
+        raise ConfigError(broken("--seeds is a number of seeds (1 or more) or a list such as 0,1 or 4,", f"'{text}'"))
+    return tuple(dict.fromkeys(listed))

@@ -1,0 +1,108 @@
+"""The figures that a paper prints, as transcribed to CSV, and which of them belongs to which score of which cell."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+from rayfl.errors import ConfigError, DataError, broken, nearest
+from rayfl.study.cells import Cell
+from rayfl.study.schema import Printed, Score
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A printed mean with its deviation, as they are printed, and the mean as a number where it is one."""
+
+    mean: str = ""
+    std: str = ""
+    value: float = math.nan
+    row: int | None = None
+    """The place of the row in its file."""
+
+
+@lru_cache(maxsize=32)
+def rows(file: Path) -> tuple[Row, ...]:
+    """The rows of a printed file."""
+    try:
+        with file.open(encoding="utf-8", newline="") as text:
+            return tuple(csv.DictReader(text))
+    except (OSError, ValueError) as error:
+        raise DataError(broken("printed.file is a readable CSV file", f"{file} ({error})")) from None
+
+
+def printed(cell: Cell, score: Score) -> Figure:
+    """What the paper prints for a score of a cell; empty where it prints nothing."""
+    source = cell.study.printed
+    if source is None:
+        return Figure()
+    wanted = columns(source, cell, score)
+    fits = [number for number, row in enumerate(rows(Path(source.file))) if fitting(row, wanted)]
+    if len(fits) > 1:
+        raise ConfigError(broken("printed.where fits one row of the file at most", f"{len(fits)} for {wanted}"))
+    if not fits:
+        return Figure()
+    row = rows(Path(source.file))[fits[0]]
+    mean = row[source.mean]
+    return Figure(mean, row.get(source.std) or "", number(mean, source.symbols), fits[0])
+
+
+def columns(source: Printed, cell: Cell, score: Score) -> dict[str, str]:
+    """The texts that a row must have, by column."""
+    words = {axis: choice.title if choice.printed is None else choice.printed for axis, choice in cell.chosen.items()}
+    words["score"] = score.title if score.printed is None else score.printed
+    try:
+        return {column: template.format_map(words) for column, template in source.where.items()}
+    except (KeyError, ValueError, IndexError) as error:
+        hint = nearest(str(error).strip("'"), words)
+        raise ConfigError(broken(f"printed.where names axes in braces ({', '.join(words)})", error, hint)) from None
+
+
+def fitting(row: Row, wanted: Mapping[str, str]) -> bool:
+    return all(row.get(column) == text for column, text in wanted.items())
+
+
+# -- formulas --------------------------------------------------------------------------------------------------------
+
+OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+def number(text: str, symbols: Mapping[str, float] = MappingProxyType({})) -> float:
+    """A printed number, or a printed formula such as `(k + 1)M` in these symbols; nan for anything else."""
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        pass
+    if not symbols or not text:
+        return math.nan
+    # What stands side by side is a product: 2eF, (k + 1)M.
+    explicit = re.sub(r"(?<=[\w)])\s*(?=[A-Za-z(])", "*", text)
+    try:
+        return evaluated(ast.parse(explicit, mode="eval").body, symbols)
+    except (SyntaxError, KeyError, TypeError):
+        return math.nan
+
+
+def evaluated(node: ast.expr, symbols: Mapping[str, float]) -> float:
+    """Sums and products of numbers and symbols, and nothing else."""
+    if isinstance(node, ast.BinOp):
+        return OPERATORS[type(node.op)](evaluated(node.left, symbols), evaluated(node.right, symbols))
+    if isinstance(node, ast.Name):
+        return symbols[node.id]
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return float(node.value)
+    raise TypeError(node)

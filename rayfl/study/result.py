@@ -1,0 +1,124 @@
+"""What a study came to: for every cell its runs, its scores beside the printed ones, or why there are none.
+
+`rayfl.study.gather.gathered` makes a `StudyResult` out of what an output folder holds; the table on the command line
+and the report read nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from rayfl.records import Record
+from rayfl.study.schema import Study
+
+Kind = Literal["run", "difference", "average"]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One score of one cell: ours, a number a seed, and the printed one. Everything is as shown: percent is percent."""
+
+    title: str
+    values: tuple[float, ...] = ()
+    """One a seed, in the order of `seeds`; of a cell that is an average, one a cell that it is the average of."""
+    seeds: tuple[int, ...] = ()
+    printed: str = ""
+    """The printed mean, exactly as it is printed; empty where the paper prints none."""
+    printed_std: str = ""
+    printed_value: float = math.nan
+    """The printed mean as a number, where it is one (or a formula whose symbols the study gives)."""
+    digits: int = 2
+    lower_is_better: bool = False
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values)) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """The sample deviation, which one value does not have."""
+        return float(np.std(self.values, ddof=1)) if self.n > 1 else math.nan
+
+    @property
+    def difference(self) -> float:
+        """Ours minus the printed mean."""
+        return self.mean - self.printed_value
+
+    def text(self) -> str:
+        """`95.41 ± 0.12 (n=3)`, `95.41 (n=1)`, or a dash."""
+        if not self.values:
+            return "-"
+        spread = "" if math.isnan(self.std) else f" ± {self.std:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{spread} (n={self.n})"
+
+    def printed_text(self) -> str:
+        """`95.57`, `71.58 ± 0.43`, or a dash."""
+        return f"{self.printed} ± {self.printed_std}" if self.printed_std else self.printed or "-"
+
+    def difference_text(self) -> str:
+        return "-" if math.isnan(self.difference) else f"{self.difference:+.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One cell: a choice on every axis."""
+
+    choices: Mapping[str, str]
+    """By axis, the name of the choice as the study file has it."""
+    titles: Mapping[str, str]
+    """By axis, what a reader calls it."""
+    kind: Kind = "run"
+    """Whether the cell is run, or computed from other cells: a difference of two, an average of several."""
+    records: Mapping[int, Record] = field(default_factory=dict)
+    """Finished runs by seed; empty for computed cells."""
+    scores: Mapping[str, Value] = field(default_factory=dict)
+    """By the score's name; every score of the cell is here, with or without values."""
+    missing: str = ""
+    """Why there are no runs, where there are none: not built, not possible here, or not run yet."""
+    scaled: str = ""
+    """What `--scale` changed, in words; empty at full size."""
+    command: str = ""
+    """The command that runs this cell."""
+
+    @property
+    def value(self) -> Value:
+        """The first score."""
+        return next(iter(self.scores.values()))
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """All cells of a study, in the order of its axes."""
+
+    name: str
+    """The study file's stem."""
+    study: Study
+    cells: Sequence[CellResult]
+    scale: float = 1.0
+    seeds: Sequence[int] = ()
+
+    def at(self, **choices: str) -> CellResult | None:
+        """The cell with these choices, all of them given, if the study has it."""
+        return next((cell for cell in self.cells if dict(cell.choices) == choices), None)
+
+    def used(self, axis: str) -> list[str]:
+        """The choices of an axis that some cell has, in the study's order; `score` is an axis too."""
+        if axis == "score":
+            return list(dict.fromkeys(name for cell in self.cells for name in cell.scores))
+        there = {cell.choices[axis] for cell in self.cells}
+        return [name for name in self.study.axes[axis] if name in there]
+
+    def title(self, axis: str, name: str) -> str:
+        """What a reader calls a choice."""
+        if axis == "score":
+            return next(cell.scores[name].title for cell in self.cells if name in cell.scores)
+        return self.study.axes[axis][name].title

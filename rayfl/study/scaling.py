@@ -1,0 +1,177 @@
+"""How `--scale` shrinks a study.
+
+A scale of s makes a run of roughly s x s of the work: s of the rounds, each with s of the images.
+
+- Rounds are multiplied by s, and with them whatever a method counts in rounds or passes over the whole run: FedRN's
+  warm-up, FedCR's pre-training. They keep their share of the run, as do the last rounds that a score is the mean of.
+- Clients are multiplied by s, and so are the training images, so that a client keeps its size, and the partition's and
+  the noise's settings keep their meaning. Amounts of the split (public, validation, labelled, client_samples) shrink as
+  the training images do; shares stay.
+- The participants of a round keep their share of the clients.
+- Test images are multiplied by s.
+- Networks, batches, local epochs, learning rates and everything else stay.
+
+Nothing grows, and nothing falls below its least value (5 rounds, 10 clients, 4 participants, 1,000 training and 1,000
+test images, 100 public images; a study may set others): a federation of two clients would show nothing. A least value
+that holds is why a scaled client may be smaller than the paper's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rayfl.config import Config, put, validated
+from rayfl.errors import ConfigError, broken
+from rayfl.federation.datasets import DATASETS, data_root
+from rayfl.study.schema import Study
+
+LEAST: Mapping[str, float] = {
+    "training.rounds": 5,
+    "clients": 10,
+    "training.clients_per_round": 4,
+    "split.train_samples.total": 1000,
+    "split.test_samples.total": 1000,
+    "split.public.total": 100,
+    "split.validation.per_class": 2,
+    "split.labelled.per_class": 2,
+    "method.warmup": 1,
+    "method.pretraining": 1,
+}
+"""Settings that are multiplied, each with its least value."""
+
+COUNTED = ("training.rounds", "clients", "method.warmup", "method.pretraining")
+"""Those that need nothing but multiplying."""
+
+SIZES = {
+    "mnist": (60_000, 10_000),
+    "fashion-mnist": (60_000, 10_000),
+    "cifar10": (50_000, 10_000),
+    "cifar100": (50_000, 10_000),
+    "svhn": (73_257, 26_032),
+    "pathmnist": (89_996, 7_180),
+    "mura": (36_808, 3_197),
+    "webvision": (65_944, 2_500),
+    "tiny-imagenet": (100_000, 10_000),
+}
+"""Training and test images of known datasets: a scale can be planned before the files are there."""
+
+NAMES = {
+    "training.rounds": "rounds",
+    "training.clients_per_round": "clients a round",
+    "split.train_samples.total": "training images",
+    "split.test_samples.total": "test images",
+}
+
+Sizes = Callable[[Config], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A configuration at a scale, and what that changed: `rounds 100 -> 10, clients 100 -> 10`."""
+
+    config: Config
+    note: str = ""
+
+
+def scaled(settings: Mapping[str, Any], study: Study, scale: float, where: str, sizes: Sizes | None = None) -> Scaled:
+    """The configuration of plain settings at a scale."""
+    if not 0 < scale <= 1:
+        raise ConfigError(broken("--scale lies in (0, 1]", scale, "It shrinks a study; 1 is the paper's size."))
+    full = validated(settings, where)
+    if scale == 1:
+        return Scaled(full)
+    changes = shrunk(full, {**LEAST, **study.scaling.least}, scale, (sizes or sizes_of)(full))
+    # A tenth of ten clients is one: the share is replaced by a number, which has a least value.
+    small = put(settings, ["training", "fraction"], None)
+    for path, (_, new) in changes.items():
+        *section, unit = path.split(".")
+        # An amount has one unit: a share that was written gives way to the total.
+        small = put(small, section, {unit: new}) if section[:1] == ["split"] else put(small, [*section, unit], new)
+    told = [f"{NAMES.get(path, path)} {old} -> {new}" for path, (old, new) in changes.items() if old != new]
+    return Scaled(validated(small, f"{where}, scaled by {scale:g}"), ", ".join(told))
+
+
+Changes = dict[str, tuple[int, int]]
+
+
+def shrunk(full: Config, least: Mapping[str, float], scale: float, sizes: tuple[int, int]) -> Changes:
+    """By dotted path, every setting that a scale may change: its value at full size and its new one."""
+    written = full.resolved()
+    changes: Changes = {}
+    for path in COUNTED:
+        old = found(written, path)
+        if isinstance(old, int):
+            changes[path] = (old, smaller(old, scale, least[path]))
+    clients, path = changes["clients"][1], "training.clients_per_round"
+    cohort = full.training.cohort(full.clients)
+    changes[path] = (cohort, min(smaller(cohort, clients / full.clients, least[path]), clients))
+    return changes | images(written, least, scale, sizes)
+
+
+def images(written: Mapping[str, Any], least: Mapping[str, float], scale: float, sizes: tuple[int, int]) -> Changes:
+    """Training and test images, and the amounts that the server takes of the former."""
+    changes: Changes = {}
+    for part, size in zip(("train_samples", "test_samples"), sizes, strict=True):
+        path = f"split.{part}.total"
+        before = amount(written["split"][part], size)
+        changes[path] = (before, smaller(before, scale, least[path]))
+    before, after = changes["split.train_samples.total"]
+    for part in ("public", "validation", "labelled", "client_samples"):
+        for unit in ("total", "per_class"):
+            path = f"split.{part}.{unit}"
+            old = found(written, path)
+            if isinstance(old, int):
+                changes[path] = (old, smaller(old, after / before, least.get(path, 1)))
+    return changes
+
+
+def amount(written: Mapping[str, Any] | None, size: int) -> int:
+    """How many images a cap leaves of a dataset of this size."""
+    if written is None:
+        return size
+    if written.get("fraction") is not None:
+        return round(float(written["fraction"]) * size)
+    chosen = written.get("total") or written.get("first")
+    if chosen is None:
+        raise ConfigError(broken("a study that is to be scaled caps images by total, fraction or first", "per_class"))
+    return int(chosen)
+
+
+def smaller(value: int, factor: float, least: float) -> int:
+    """A count multiplied and rounded: not below its least, and never more than it was."""
+    return min(value, max(round(value * factor), round(least), 1)) if value else 0
+
+
+def found(tree: Any, path: str) -> Any:
+    """The value at a dotted path of plain settings, or None."""
+    for key in path.split("."):
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def sizes_of(config: Config) -> tuple[int, int]:
+    """Training and test images of a configuration's dataset, which is read if nobody knows them."""
+    return known_sizes(config.resolved()["data"]) or counted(
+        json.dumps(config.resolved()["data"]), config.data_root or data_root()
+    )
+
+
+def known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The sizes of a known dataset, or of several that are joined."""
+    parts = [known_sizes(part) for part in data.get("parts", ())]
+    if parts and None not in parts:
+        train, test = (sum(sizes) for sizes in zip(*parts, strict=True))
+        return train, test
+    return SIZES.get(str(data["name"]))
+
+
+@lru_cache(maxsize=16)
+def counted(data: str, root: Path) -> tuple[int, int]:
+    """The sizes of a dataset that must be read for them."""
+    dataset = DATASETS.build(json.loads(data)).load(root)
+    return len(dataset.train), len(dataset.test)

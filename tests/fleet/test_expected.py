@@ -1,0 +1,84 @@
+"""Sums made on an expectation have the bits of those that are asked for, and are used only when they are those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.exact import Grid
+from rayfl.fleet.expected import Answer, Early, Expectation, Expected
+from rayfl.fleet.ray_fleet import RayFleet
+from rayfl.fleet.seam import SERVER, ClientId, Replies
+from tests.fleet import phases
+from tests.fleet.toys import CLIENTS
+
+GRID, OTHER = Grid.bounded(1.0, 2), Grid.bounded(64.0, 2)
+SUM = np.ones((2, 3))
+
+
+class Sizes:
+    def size(self, client: ClientId) -> int:
+        return {0: 3, 1: 5, 2: 8}[client]
+
+
+def test_weights_by_size_are_those_of_a_mean() -> None:
+    expectation, replies = Expectation(Sizes()), Replies({client: {} for client in range(3)})
+    assert expectation.by_size([2, 0, 1]) == replies.checked_weights({0: 3, 1: 5, 2: 8})
+
+
+def test_nothing_is_expected_before_a_mean_by_size_or_after_another() -> None:
+    expectation = Expectation(Sizes())
+    assert expectation.of([0, 1]) is None
+    expectation.learn(expectation.by_size([0, 1]), GRID)
+    expected = expectation.of([0, 1, 2])
+    assert expected == Expected(expectation.by_size([0, 1, 2]), GRID)
+    assert expected.part([1]).weights == {1: expected.weights[1]}
+    expectation.learn({0: 0.5, 1: 0.5}, GRID)
+    assert expectation.of([0, 1, 2]) is None
+
+
+@pytest.mark.parametrize("clients", [[0], [SERVER, 0], []])
+def test_nothing_is_expected_of_one_client_or_of_the_server(clients: list[ClientId]) -> None:
+    expectation = Expectation(Sizes())
+    expectation.learn(expectation.by_size([0, 1]), GRID)
+    assert expectation.of(clients) is None
+
+
+@pytest.mark.parametrize(
+    ("early", "used"),
+    [
+        (Early(Expected({0: 0.5, 1: 0.25}, GRID), [Answer([], SUM), Answer([], SUM)]), 2),
+        (Early(Expected({0: 0.5, 1: 0.25}, GRID), [Answer([], SUM), Answer([])]), 0),
+        (Early(Expected({0: 0.5, 1: 0.25}, OTHER), [Answer([], SUM)]), 0),
+        (Early(Expected({0: 0.5}, GRID), [Answer([], SUM)]), 0),
+        (Early(None, [Answer([])]), 0),
+    ],
+)
+def test_sums_count_only_if_all_are_those_of_the_mean(early: Early, used: int) -> None:
+    assert len(early.sums({0: 0.5, 1: 0.25}, GRID) or []) == used
+
+
+def test_a_mean_that_was_expected_has_the_same_bits(
+    on_ray: BaseFleet, here: BaseFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(on_ray, RayFleet)
+    models = {client: [0.1 * client + 0.3, -1.7] for client in CLIENTS}
+    sizes = {client: float(on_ray.size(client)) for client in CLIENTS}
+    equal = dict.fromkeys(CLIENTS, 1.0)
+    met = []
+    sums = Early.sums
+
+    def noted(self: Early, *mean: Any) -> Any:
+        found = sums(self, *mean)
+        met.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Early, "sums", noted)
+    for weights in (sizes, sizes, equal, sizes, sizes):
+        there, near = (fleet.map(phases.leave, CLIENTS, models=models) for fleet in (on_ray, here))
+        assert on_ray.get(there.mean(weights)).tobytes() == here.get(near.mean(weights)).tobytes()
+    # The first has nothing to go by; the third was expected by size, after which nothing is expected until the fourth.
+    assert met == [False, True, False, False, True]
