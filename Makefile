@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint types unit bench clean
+.PHONY: run test lint types unit chromium bench clean
 
 run: $(VENV)/.ready
 	$(BIN)/rayfl quickstart
@@ -17,8 +17,15 @@ lint: $(VENV)/.ready
 types: $(VENV)/.ready
 	$(BIN)/mypy
 
-unit: $(VENV)/.ready
+unit: $(VENV)/.ready chromium
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+# Tests look at pages with a real browser.
+chromium:
+	@command -v chromium >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; }
+
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/speed.py --write
 
 # One environment for both commands; made again when the requirements change.
 $(VENV)/.ready: pyproject.toml

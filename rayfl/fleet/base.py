@@ -281,7 +281,8 @@ class BaseFleet(Fleet):
             if outcome.client < 0:
                 continue
             self.costs.participants += 1
-            self.costs.down += common + nbytes(tasks[outcome.client].inputs, scalars=False)
+            own = tasks[outcome.client].inputs
+            self.costs.down += common + (nbytes(own, scalars=False) if own else 0)
             self.costs.up += sum(outcome.update_bytes.values()) + outcome.report_bytes
             self.costs.forward += outcome.forward
             self.costs.backward += outcome.backward

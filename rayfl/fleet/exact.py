@@ -67,7 +67,16 @@ def merged(partials: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 def finish(partials: list[NDArray[np.float64]], total_weight: float) -> NDArray[np.float32]:
     """The mean: all partial sums together, divided and rounded once."""
-    coarse = sum((part[0] for part in partials[1:]), start=partials[0][0])
-    fine = sum((part[1] for part in partials[1:]), start=partials[0][1])
-    mean: NDArray[np.float32] = ((coarse + fine) / total_weight).astype(np.float32)
+    size = partials[0].shape[1]
+    mean = np.empty(size, np.float32)
+    both = np.empty((2, min(CHUNK, size)))
+    for start in range(0, size, CHUNK):
+        stop = min(start + CHUNK, size)
+        total = both[:, : stop - start]
+        np.copyto(total, partials[0][:, start:stop])
+        for part in partials[1:]:
+            total += part[:, start:stop]
+        total[0] += total[1]
+        total[0] /= total_weight
+        mean[start:stop] = total[0]
     return mean

@@ -42,7 +42,7 @@ class Holdings:
     def shard(self, client: ClientId) -> Shard:
         """The server owns nothing here: its sets are named ones."""
         rows = self.rows(client)
-        return Shard(frozen(self.x[rows]), frozen(self.y[rows]) if self.client_labels or client < 0 else None)
+        return Shard(sealed(self.x[rows]), sealed(self.y[rows]) if self.client_labels or client < 0 else None)
 
     def rows(self, client: ClientId) -> NDArray[np.int64]:
         """The rows of a client's samples in the training set."""
@@ -114,25 +114,25 @@ class Executor:
             group = tasks[start : start + max(count, 1)]
             visited = self._together(phase, group, inputs) if count else self._visit(phase, group[0], inputs)
             for done, out in visited:
-                if out.update is not None:
-                    self.updates[mapping, done.client] = named(out.update)
+                if out.update:
+                    self.updates[mapping, done.client] = out.update
                 yield done, out.state
                 if done.error is not None:
                     return
             start += len(group)
 
-    def _visit(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> list[tuple[Done, Out]]:
+    def _visit(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> list[tuple[Done, Left]]:
         """One client, all by itself."""
         started = time.perf_counter()
         try:
             visit = self._begin(phase, task, inputs)
             while visit.wish is not None:
                 visit.advance(visit.wish.carried_out(visit.client))
-            return [(self._done(visit, self.lockstep.measured("alone", started)), visit.out)]
+            return [ended(visit, self.lockstep.measured("alone", started))]
         except Exception as error:
-            return [(failed(task.client, error), Out())]
+            return [(failed(task.client, error), Left())]
 
-    def _together(self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]) -> list[tuple[Done, Out]]:
+    def _together(self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]) -> list[tuple[Done, Left]]:
         """Several clients, trained in lockstep. If one raises, the run stops: no other's work counts."""
         started, at = time.perf_counter(), tasks[0].client
         try:
@@ -143,9 +143,9 @@ class Executor:
             at = tasks[0].client
             together(self.learner, visits)
             seconds = self.lockstep.measured("together", started, len(tasks))
-            return [(self._done(visit, seconds), visit.out) for visit in visits]
+            return [ended(visit, seconds) for visit in visits]
         except Exception as error:
-            return [(failed(at, error), Out())]
+            return [(failed(at, error), Left())]
 
     def _begin(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> Visit:
         """A client's phase up to the first training that it wishes for, or to its end."""
@@ -154,21 +154,6 @@ class Executor:
             return begun(client, phase(client, **inputs))
         own = {key: self.resolve(value) for key, value in task.inputs.items()}
         return begun(client, phase(client, **inputs, **own))
-
-    def _done(self, visit: Visit, seconds: float) -> Done:
-        out = self._checked(visit.out)
-        update = {} if out.update is None else named(out.update)
-        return Done(
-            client=visit.client.id,
-            report=out.report,
-            report_bytes=nbytes(out.report),
-            state_bytes={name: nbytes(value) for name, value in out.state.items()},
-            peaks={name: peak(vector) for name, vector in update.items()},
-            update_bytes={name: vector.nbytes for name, vector in update.items()},
-            forward=visit.forward,
-            backward=visit.backward,
-            seconds=seconds,
-        )
 
     def _client(self, task: Task) -> Client:
         shard = self.holdings.shard(task.client)
@@ -182,20 +167,6 @@ class Executor:
     def _features_of(self, client: ClientId) -> dict[str, NDArray[np.float32]]:
         rows = self.holdings.rows(client)
         return {name: frozen(values[rows]) for name, values in self.features.items()}
-
-    def _checked(self, out: object) -> Out:
-        if not isinstance(out, Out):
-            raise TypeError(broken("a phase returns an Out(report, update, state)", type(out).__name__))
-        size = nbytes(out.report, private=True)
-        if size > REPORT_LIMIT:
-            raise ValueError(
-                broken(
-                    "a report stays under 1 MB",
-                    f"{size:,} bytes",
-                    "Put weights into update and what the client needs again into state.",
-                )
-            )
-        return out
 
     def resolve(self, value: Any) -> Any:
         """An input as a phase sees it: named sets looked up, arrays read-only, containers walked."""
@@ -228,6 +199,45 @@ class Executor:
     def free(self, mapping: int) -> None:
         for held in [held for held in self.updates if held[0] == mapping]:
             del self.updates[held]
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a visit leaves behind at its place."""
+
+    update: Mapping[str, Vector] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+def ended(visit: Visit, seconds: float) -> tuple[Done, Left]:
+    """What the fleet learns of a visit that is over, and what stays here."""
+    out = visit.out
+    size = report_size(out)
+    update = {} if out.update is None else named(out.update)
+    private = any(str(key).startswith("_") for key in out.report)
+    done = Done(
+        client=visit.client.id,
+        report=out.report,
+        report_bytes=nbytes(out.report) if private else size,
+        state_bytes={name: nbytes(value) for name, value in out.state.items()} if out.state else {},
+        peaks={name: peak(vector) for name, vector in update.items()},
+        update_bytes={name: vector.nbytes for name, vector in update.items()},
+        forward=visit.forward,
+        backward=visit.backward,
+        seconds=seconds,
+    )
+    return done, Left(update, out.state)
+
+
+def report_size(out: object) -> int:
+    """The size of a phase's report; refused if the phase returned something else, or a report that is none."""
+    if not isinstance(out, Out):
+        raise TypeError(broken("a phase returns an Out(report, update, state)", type(out).__name__))
+    size = nbytes(out.report, private=True)
+    if size > REPORT_LIMIT:
+        remedy = "Put weights into update and what the client needs again into state."
+        raise ValueError(broken("a report stays under 1 MB", f"{size:,} bytes", remedy))
+    return size
 
 
 def failed(client: ClientId, error: Exception) -> Done:
@@ -283,6 +293,12 @@ def walked(value: Any, change: Callable[[Any], Any]) -> Any:
 def locked(shard: Shard) -> Shard:
     """A named set that no phase can write to."""
     return Shard(frozen(shard.x), frozen(shard.y), walked(shard.features, frozen))
+
+
+def sealed(fresh: NDArray[Any]) -> NDArray[Any]:
+    """An array that nobody else has seen yet, made read-only."""
+    fresh.flags.writeable = False
+    return fresh
 
 
 def frozen(value: Any) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-TRIM_BYTES, MMAP_BYTES = 1 << 30, 32 << 20
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+TRIM_BYTES = 1 << 30
 
 
 def keep_freed_memory() -> bool:
@@ -18,4 +18,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(M_TRIM_THRESHOLD, TRIM_BYTES) and mallopt(M_MMAP_THRESHOLD, MMAP_BYTES))
+    # No block is mapped by itself: whole models, of tens of megabytes, come and go with every client.
+    return bool(mallopt(M_TRIM_THRESHOLD, TRIM_BYTES) and mallopt(M_MMAP_MAX, 0))

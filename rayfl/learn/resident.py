@@ -54,7 +54,11 @@ class Resident:
 
     def load(self, weights: Vector) -> Resident:
         """Take these weights, in place."""
-        self.flat.copy_(torch.from_numpy(np.require(weights, np.float32, "W")))
+        if self.flat.device.type == "cpu":
+            # torch will not look at read-only memory, and a copy to make it writable would cost as much as the load.
+            np.copyto(self.flat.numpy(), weights)
+        else:
+            self.flat.copy_(torch.from_numpy(np.require(weights, np.float32, "W")))
         return self
 
     def dump(self) -> Vector:

@@ -28,6 +28,7 @@ from rayfl.learn.resident import Resident, Vector
 STACK_BYTES = 64 << 20
 """Parameters, gradients and momenta of a stack stay below this; larger cohorts are trained in several stacks."""
 POINTWISE: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Identity)
+PLAIN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.ReLU)
 UNSTACKABLE: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
@@ -72,7 +73,12 @@ class Rows:
             name: rows_shaped(stack.parameters[:copies, span], like).requires_grad_()
             for name, (span, like) in stack.spans.items()
         }
-        self.gradients = [rows_shaped(stack.gradient[:copies, span], like) for span, like in stack.spans.values()]
+        self.gradients = {
+            name: rows_shaped(stack.gradient[:copies, span], like) for name, (span, like) in stack.spans.items()
+        }
+        kinds = [type(layer) for _, layer in self.layers or []]
+        self.plain = bool(kinds) and all(issubclass(kind, PLAIN) for kind in kinds)
+        self.first_linear = kinds.index(nn.Linear) if nn.Linear in kinds else 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (copy, image, class) of images (copy, image, ...)."""
@@ -88,8 +94,29 @@ class Rows:
 
     def backward(self, loss: Tensor) -> None:
         """Put the gradient of a sum of losses in its place."""
-        for place, gradient in zip(self.gradients, torch.autograd.grad(loss, list(self.leaves.values())), strict=True):
+        made = torch.autograd.grad(loss, list(self.leaves.values()))
+        for place, gradient in zip(self.gradients.values(), made, strict=True):
             place.copy_(gradient)
+
+    @torch.no_grad()
+    def by_hand(self, x: Tensor, y: Tensor, share: Tensor) -> None:
+        """The gradient of the cross-entropy through a chain of linear layers and ReLU, without a graph."""
+        layers, entered = self.layers or [], [x]
+        for named_layer in layers:
+            entered.append(batched([named_layer], self.leaves, entered[-1]))
+        logits = entered.pop()
+        slope = torch.softmax(logits, dim=2)
+        slope.scatter_add_(2, y.unsqueeze(2), slope.new_full((), -1.0).expand(*y.shape, 1))
+        slope *= share.unsqueeze(2)
+        for i, (name, layer) in reversed(list(enumerate(layers))):
+            if isinstance(layer, nn.ReLU):
+                slope *= entered[i] > 0
+            elif isinstance(layer, nn.Linear):
+                self.gradients[f"{name}.weight"].copy_(torch.bmm(slope.transpose(1, 2), entered[i]))
+                if layer.bias is not None:
+                    torch.sum(slope, dim=1, out=self.gradients[f"{name}.bias"])
+                if i > self.first_linear:  # nobody asks for the gradient of an image
+                    slope = torch.bmm(slope, self.leaves[f"{name}.weight"])
 
 
 def spans(resident: Resident) -> Iterator[tuple[str, tuple[slice, Tensor]]]:
@@ -227,10 +254,13 @@ def descend(learner: Learner, stack: Stack, batches: Batches, adjusts: Sequence[
         if len(x) != rows.copies:
             rows = Rows(stack, len(x))
             update.narrow(len(x))
-        with learner.precision():
-            logits = rows.forward(x)
-        losses = functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="none")
-        rows.backward((losses * share.flatten()).sum())
+        if rows.plain and learner.training.precision == "fp32":
+            rows.by_hand(x, y, share)
+        else:
+            with learner.precision():
+                logits = rows.forward(x)
+            losses = functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="none")
+            rows.backward((losses * share.flatten()).sum())
         for row, adjust in enumerate(adjusts[: len(x)]):
             if adjust is not None:
                 adjust(stack.parameters[row], stack.gradient[row])

@@ -16,7 +16,7 @@ from rayfl.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
 from rayfl.config import Config, merge, validated
 from rayfl.engine import Engine, Outcome, Record
 from rayfl.federation.scenario import open_federation
-from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.base import BaseFleet, Errand, Then
 from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.placement import Placement
@@ -105,7 +105,7 @@ class Warm(RayFleet):
 
 
 class Killing(Warm):
-    """Kills the process of its last actor before a map of the second round."""
+    """Kills the process of its last actor before a map, or an evaluation, of the second round."""
 
     killed = 0
 
@@ -116,10 +116,17 @@ class Killing(Warm):
     def execute(
         self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        if self.round == 1 and not self.killed and len(tasks) > 1:
+        self.kill_before(len(tasks))
+        return super().execute(number, phase, tasks, shared)
+
+    def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
+        self.kill_before(len(each))
+        return super().later(phase, each, then, **shared)
+
+    def kill_before(self, tasks: int) -> None:
+        if self.round == 1 and not self.killed and tasks > 1:
             self.killed = ray.get(self.pool[-1].actor.hello.remote())["pid"]
             os.kill(self.killed, signal.SIGKILL)
-        return super().execute(number, phase, tasks, shared)
 
 
 def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints") -> tuple[Outcome, BaseFleet]:

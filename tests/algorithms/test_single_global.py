@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rayfl.algorithms.single_global import SingleGlobal
+from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.seam import Client, Out
-from rayfl.judging import Judge
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_fedavg import fleet_of
 
@@ -50,16 +50,16 @@ def test_model_is_that_of_federated_averaging_with_equal_weights(tmp_path: Path)
 
 
 def test_one_evaluation_serves_all_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = []
-    confusion = Judge._confusion
+    asked = []
+    later = InlineFleet.later
 
-    def counted(judge: Judge, model: Any) -> Any:
-        judged.append(model)
-        return confusion(judge, model)
+    def counted(fleet: InlineFleet, phase: Any, each: Any, *more: Any, **shared: Any) -> Any:
+        asked.append([task["w"] for task in each.values()])
+        return later(fleet, phase, each, *more, **shared)
 
-    monkeypatch.setattr(Judge, "_confusion", counted)
+    monkeypatch.setattr(InlineFleet, "later", counted)
     run_toy(shortened(toy_config(ROWS[0], tmp_path), 2))
-    assert len(judged) == 2
+    assert [len(models) for models in asked] == [1, 1]
 
 
 def test_score_is_the_mean_over_users_of_their_tasks(tmp_path: Path) -> None:

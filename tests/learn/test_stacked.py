@@ -38,6 +38,10 @@ def smooth_net() -> nn.Module:
     return seeded(lambda: nn.Sequential(*layers))
 
 
+def deep_linear_net() -> nn.Module:
+    return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.Linear(6, 5, bias=False), nn.Linear(5, 3)))
+
+
 def group_norm_net() -> nn.Module:
     """Nothing that is written out: convolutions and a normalisation without running statistics."""
     layers = (nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
@@ -67,7 +71,7 @@ def both(build: Build, sizes: tuple[int, ...] = SIZES, adjust: Any = None, **giv
 # -- the same as alone -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("build", [linear_net, softmax_regression, mlp, smooth_net, group_norm_net])
+@pytest.mark.parametrize("build", [linear_net, softmax_regression, mlp, deep_linear_net, smooth_net, group_norm_net])
 @pytest.mark.parametrize(
     "given",
     [

@@ -1,0 +1,172 @@
+"""rayfl as a person runs it, from its configuration. Variants are settings on top of the workload's.
+
+What the other systems do not do either is switched off, so that all do the same: checkpoints and MLflow. The variant
+`tracked` has both, as they are by default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speed_suite.federation import Clock, answer
+from speed_suite.plain import arguments, moved
+
+Settings = dict[str, Any]
+
+PLACES: Settings = {"resources": {"actors": 2, "cpus_per_client": 1}}
+QUIET: Settings = {"tracking": {"enabled": False}, "checkpoint": {"every": 0}}
+
+VARIANTS: Mapping[str, tuple[Settings, ...]] = {
+    "": (PLACES, QUIET),
+    "bf16": (PLACES, QUIET, {"training": {"precision": "bf16"}}),
+    "stacked": (PLACES, QUIET, {"training": {"stack": "auto"}}),
+    "inline": (QUIET, {"fleet": "inline", "resources": {"cpus_per_client": 2}}),
+    "tracked": (PLACES,),
+    "watched": (PLACES, QUIET, {"method": {"name": "speed_suite.watched:WatchedFedAvg"}}),
+    "fedavg": (PLACES, QUIET, {"method": {"name": "speed_suite.watched:PacedFedAvg"}}),
+    "fedds": (PLACES, QUIET, {"method": {"name": "fedds"}}),
+    "fedrn": (PLACES, QUIET, {"method": {"name": "fedrn", "k": 2, "warmup": 1}}),
+}
+
+
+OPTIONAL = {"bf16", "stacked"}
+
+
+class Watch:
+    """rayfl's progress, with the time at which the driver hears of each round."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        self.clock.tick()
+        if len(self.clock.ends) == 1:
+            self.clock.begun = self.clock.ends[0] - took(record, "train_s")
+
+    def note(self, text: str) -> None:
+        """Nothing to time."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def took(record: Mapping[str, Any], reading: str) -> float:
+    """A reading of a round's clock; 0 where it has none."""
+    return float(record["clock"].get(f"time/{reading}", 0.0))
+
+
+def split(history: list[Mapping[str, Any]], warmup: int, seconds: float, actors: int) -> dict[str, float]:
+    """Where an average round went, in seconds: every reading of the records, and what they leave over.
+
+    `train` is the work of the phases divided by the actors; `idle` is what the actors waited while the method's round
+    lasted; `between` is whatever lies between two rounds.
+    """
+    kept = history[warmup:]
+    names = {name.removeprefix("time/") for record in kept for name in record["clock"]}
+    # The last round is the only one that is evaluated, and its evaluation is no part of a round here.
+    names -= {"evaluate_s"}
+    mean = {name: float(np.mean([took(record, name) for record in kept])) for name in sorted(names)}
+    train, round_s = mean.get("busy_s", 0.0) / actors, mean.get("train_s", 0.0)
+    return {**mean, "train": train, "idle": max(round_s - train, 0.0), "between": max(seconds - round_s, 0.0)}
+
+
+def merged(below: Settings, above: Mapping[str, Any]) -> Settings:
+    """`above` onto `below`, key by key; a component that is named replaces the one below."""
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        nested = isinstance(old, dict) and isinstance(value, Mapping) and "name" not in value
+        both[key] = merged(old, value) if nested and isinstance(old, dict) else value
+    return both
+
+
+def configured(folder: Path, variant: str, rounds: int, output: str) -> Any:
+    """The validated configuration, or None with the reason said where this rayfl does not know the variant."""
+    from rayfl.config import validated
+    from rayfl.errors import ConfigError
+
+    settings: Settings = json.loads((folder / "config.json").read_text())
+    fixed = {"training": {"rounds": rounds}, "evaluation": {"every": max(rounds, 1)}, "output": output}
+    for part in (fixed, *VARIANTS[variant]):
+        settings = merged(settings, part)
+    try:
+        return validated(settings)
+    except ConfigError as refused:
+        if variant not in OPTIONAL:
+            raise
+        answer(skipped=f"this rayfl refuses it ({' '.join(str(refused).split())})")
+        return None
+
+
+def main() -> None:
+    told = arguments()
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    with tempfile.TemporaryDirectory(prefix="rayfl_bench") as output:
+        config = configured(told.folder, told.variant, told.rounds, output)
+        if config is None:
+            return
+        from rayfl.experiment import run
+
+        clock = Clock(told.started, told.warmup)
+        result = run(config, progress=Watch(clock))
+        finished = time.time()
+        # The last record comes after the test, which the other systems do not time either.
+        clock.ends[-1] = clock.ends[-2] + took(result.history[-1], "train_s")
+        report(told.warmup, clock, result, finished)
+
+
+def report(warmup: int, clock: Clock, result: Any, finished: float) -> None:
+    """The answer: what all systems say, and what only rayfl knows."""
+    facts, metrics = clock.facts(), result.metrics
+    actors = 1 if result.config.fleet == "inline" else 2
+    answer(
+        **facts,
+        accuracy=metrics["test/accuracy"],
+        loss=metrics["test/loss"],
+        moved=distance(result),
+        split=split(result.history, warmup, facts["seconds"], actors),
+        ended=finished - clock.started,
+        rounds_log=per_round(result.history),
+        versions=library_versions(),
+    )
+
+
+def distance(result: Any) -> float:
+    """How far the trainable weights have come from the initial ones."""
+    import torch
+
+    from rayfl.learn.resident import Resident
+
+    fresh = Resident(result.recipe(), torch.device("cpu"))
+    count = fresh.n_parameters
+    return moved([result.models[None][:count]], [fresh.dump()[:count]])
+
+
+def per_round(history: list[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """What a method's cost model, and the coordinator's memory, are computed from."""
+    wanted = ("cost/", "reliability/em", "memory/", "pace/")
+    return [
+        {**{name: v for name, v in record["metrics"].items() if name.startswith(wanted)}, **record["clock"]}
+        for record in history
+    ]
+
+
+def library_versions() -> dict[str, str]:
+    import ray
+    import torch
+
+    import rayfl
+
+    return {"torch": str(torch.__version__), "ray": ray.__version__, "rayfl": rayfl.__version__}
+
+
+if __name__ == "__main__":
+    main()

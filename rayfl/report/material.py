@@ -1,0 +1,115 @@
+"""What figures are drawn from, panels of groups of repeated runs; what comes out, drawings or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfl.report.chart import Chart
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rayfl.config import Config
+    from rayfl.federation.dataset import Dataset
+    from rayfl.federation.scenario import Scenario
+    from rayfl.records import Record
+
+
+class NoData(Exception):
+    """The runs do not hold what a figure shows; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The repetitions of one setting: one line of a figure."""
+
+    title: str
+    records: Sequence[Record]
+    style: int = 0
+    """Colour, dash and marker: one number for a method in all panels of a report."""
+
+    @property
+    def first(self) -> Record:
+        """The repetition that figures of single runs show."""
+        return self.records[0]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Groups that belong into one figure: they differ in the method alone."""
+
+    title: str
+    groups: Sequence[Group]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure of the report: a chart of lines, or any figure, or the file that a run has left."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    chart: Chart | None = None
+    figure: Figure | None = None
+    image: bytes | None = None
+    rows: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    """Numbers behind the figure, where they are a table of their own."""
+
+
+def filled(panels: Sequence[Panel]) -> list[Panel]:
+    """The panels without groups that have no runs."""
+    kept = [Panel(panel.title, [group for group in panel.groups if group.records]) for panel in panels]
+    return [panel for panel in kept if panel.groups]
+
+
+def groups_of(panels: Sequence[Panel]) -> Iterator[tuple[str, Group]]:
+    """Every group with the title of its panel."""
+    for panel in panels:
+        for group in panel.groups:
+            yield panel.title, group
+
+
+def joined(*parts: str) -> str:
+    """Titles put together; empty ones leave no comma."""
+    return ", ".join(part for part in parts if part)
+
+
+def array_of(record: Record, name: str) -> NDArray[Any] | None:
+    """An array that a run has left, in whichever file."""
+    if name in record.arrays:
+        return record.arrays[name]
+    path = record.directory / "figures" / f"{name}.npy"
+    return np.load(path, allow_pickle=False) if path.exists() else None
+
+
+def picture_of(record: Record, name: str) -> bytes | None:
+    """A figure that a run has drawn itself."""
+    path = record.directory / "figures" / f"{name}.png"
+    return path.read_bytes() if path.exists() else None
+
+
+def config_of(record: Record) -> Config:
+    """The configuration of a run as it was; where it wrote to does not matter any more."""
+    from rayfl.config import validated
+
+    return validated(record.config, str(record.directory / "config.yaml"))
+
+
+def federation_of(record: Record) -> tuple[Config, Dataset, Scenario]:
+    """The configuration of a run with its data. The last federation is kept, for many figures are of one."""
+    from rayfl.federation.scenario import open_federation
+
+    config = config_of(record)
+    if record.scenario not in opened:
+        opened.clear()
+        opened[record.scenario] = open_federation(config, config.seeds_for("data"))
+    return config, *opened[record.scenario]
+
+
+opened: dict[str, tuple[Dataset, Scenario]] = {}

@@ -1,0 +1,239 @@
+"""What a sweep has found: its points in order, the best of them, and how to run that one again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import yaml
+
+from rayfl.config import mask
+from rayfl.tuning.book import Book, Trial, note_of
+from rayfl.tuning.points import label, settings_of, written
+from rayfl.tuning.schema import Sweep
+
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A point with all its trials."""
+
+    number: int
+    trials: Sequence[Trial]
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        return self.trials[0].values
+
+    @cached_property
+    def scores(self) -> list[float]:
+        return [trial.score for trial in self.trials if trial.score is not None]
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the seeds that have come to a score."""
+        return fmean(self.scores) if self.scores else None
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds (n - 1)."""
+        return stdev(self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every seed was run to the end: only then is a score comparable."""
+        return all(trial.status == "finished" for trial in self.trials)
+
+    @property
+    def rounds(self) -> int:
+        return min(trial.rounds for trial in self.trials)
+
+    @property
+    def status(self) -> str:
+        found = sorted({trial.status for trial in self.trials})
+        return "finished" if found == ["finished"] else ", ".join(found)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A sweep as far as it has come."""
+
+    sweep: Sweep
+    directory: Path
+    points: list[Standing]
+    """The best first; points that were not run to the end come after those that were."""
+    mlflow_run_id: str | None
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order of points and seeds."""
+        return sorted((trial for point in self.points for trial in point.trials), key=lambda trial: trial.id)
+
+    @property
+    def best(self) -> Standing | None:
+        return next((point for point in self.points if point.score is not None), None)
+
+    @property
+    def best_config(self) -> dict[str, Any]:
+        """The plain configuration of the best point, with the first seed; {} before any trial has a score."""
+        best = self.best
+        return {} if best is None else dict(mask(settings_of(self.sweep, best.values, self.sweep.seeds[0])))
+
+    @property
+    def failed(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.status == "failed"]
+
+    def count(self, *statuses: str) -> int:
+        return sum(trial.status in statuses for trial in self.trials)
+
+
+def result_of(book: Book) -> SweepResult:
+    """What the disk says."""
+    trials: dict[int, list[Trial]] = {}
+    for trial in book.trials():
+        trials.setdefault(trial.point.number, []).append(trial)
+    points = [Standing(number, own) for number, own in trials.items()]
+    sign = -1.0 if book.sweep.mode == "max" else 1.0
+
+    def rank(point: Standing) -> tuple[bool, bool, float, int]:
+        return point.score is None, not point.complete, sign * (point.score or 0.0), point.number
+
+    run_id = json.loads(note.read_text()).get("run_id") if (note := book.directory / "tracking.json").exists() else None
+    return SweepResult(book.sweep, book.directory, sorted(points, key=rank), run_id)
+
+
+# -- for people ------------------------------------------------------------------------------------------------------
+
+
+def table(result: SweepResult, shown: int = SHOWN) -> str:
+    """The best points, a line each."""
+    sweep = result.sweep
+    rows = [["", sweep.metric, "std", "seeds", "rounds", "", "settings"]]
+    for place, point in enumerate(result.points[:shown], 1):
+        numbers = [number(point.score), number(point.spread), f"{len(point.scores)}/{len(sweep.seeds)}"]
+        rows.append([f"{place}.", *numbers, f"{point.rounds}", point.status, label(point.values)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    hidden = len(result.points) - shown
+    return "\n".join([*text, *([f"... and {hidden} more points, in table.csv"] if hidden > 0 else [])])
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def verdict(result: SweepResult) -> str:
+    """The best point, what it changes, and the command that runs it again."""
+    best = result.best
+    if best is None:
+        return "no trial has come to a score yet"
+    spread = "" if best.spread is None else f" +- {best.spread:.4f}"
+    born, whole = lineage(best.trials[0]), "" if best.complete else " (not run to its end)"
+    return "\n".join(
+        [
+            f"best point       {best.number}, of {len(result.points)}{whole}",
+            f"score            {number(best.score)}{spread}  ({measure(result.sweep, len(best.scores))})",
+            *(f"setting          {path}={written(value)}" for path, value in best.values.items()),
+            *born,
+            f"overrides        {overrides(best.values)}",
+            *(
+                f"seed {t.seed:<11} {number(t.score)}  {t.directory.name if t.directory else 'none'}"
+                for t in best.trials
+            ),
+            f"run it again     {command(result)}" + (" (with its last settings from the first round)" if born else ""),
+        ]
+    )
+
+
+def measure(sweep: Sweep, seeds: int) -> str:
+    """What a score is the mean of."""
+    over = {"last": f"mean of the last {sweep.window} values", "best": "best value", "final": "final value"}[sweep.over]
+    return f"{sweep.metric}, {over}, {seeds} seed{'' if seeds == 1 else 's'}"
+
+
+def lineage(trial: Trial) -> list[str]:
+    """How the settings of a population's member came to be, where they changed on the way."""
+    steps = [note_of(directory) for directory in trial.lives[1:]]
+    return [
+        f"from round {note['from'][1]:<5} with the state of {note['from'][0]}: {label(note['values'])}"
+        for note in steps
+        if note["from"]
+    ]
+
+
+def overrides(values: Mapping[str, Any]) -> str:
+    """The point's values as a shell takes them, exactly."""
+    pairs = [(path, repr(value) if isinstance(value, float) else written(value)) for path, value in values.items()]
+    return " ".join(shlex.quote(f"{path}={text}") for path, text in pairs)
+
+
+def command(result: SweepResult) -> str:
+    """What runs the best point again, with the first seed; its configuration is written beside the sweep."""
+    (result.directory / "best.yaml").write_text(yaml.safe_dump(result.best_config, sort_keys=False))
+    return f"rayfl run {shlex.quote(str(result.directory / 'best.yaml'))}"
+
+
+# -- for files -------------------------------------------------------------------------------------------------------
+
+
+def rows(result: SweepResult) -> list[dict[str, Any]]:
+    """The table as plain values, best point first."""
+    return [
+        {
+            "place": place,
+            "point": point.number,
+            "score": point.score,
+            "std": point.spread,
+            "seeds": len(point.scores),
+            "rounds": point.rounds,
+            "status": point.status,
+            **{path: point.values[path] for path in result.sweep.search},
+        }
+        for place, point in enumerate(result.points, 1)
+    ]
+
+
+def write(result: SweepResult) -> list[Path]:
+    """`table.csv`, `table.json`, `best.yaml` and the figure; their paths."""
+    from rayfl.tuning.figure import coordinates
+
+    folder, table_rows = result.directory, rows(result)
+    trials = [
+        {
+            "trial": trial.id,
+            "point": trial.point.number,
+            "seed": trial.seed,
+            "status": trial.status,
+            "score": trial.score,
+            "rounds": trial.rounds,
+            "run": None if trial.directory is None else trial.directory.name,
+            "mlflow_run_id": trial.mlflow_run_id,
+            "error": trial.error,
+        }
+        for trial in result.trials
+    ]
+    (folder / "table.json").write_text(json.dumps({"points": table_rows, "trials": trials}, indent=1))
+    (folder / "table.csv").write_text(as_csv(table_rows))
+    command(result)
+    coordinates(result).savefig(folder / "coordinates.png", dpi=130)
+    return [folder / name for name in ("sweep.yaml", "table.csv", "table.json", "best.yaml", "coordinates.png")]
+
+
+def as_csv(table_rows: Sequence[Mapping[str, Any]]) -> str:
+    """Components as YAML in one line, what is missing left empty."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(list(table_rows[0]) if table_rows else [])
+    for row in table_rows:
+        plain = [written(value) if isinstance(value, (dict, list)) else value for value in row.values()]
+        writer.writerow(["" if value is None else value for value in plain])
+    return stream.getvalue()

@@ -1,0 +1,172 @@
+"""MLflow's own UI in a real browser: it lists the runs of a study, draws their curves, and opens the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from rayfl.report.publish import publish, track
+from rayfl.report.view import address
+from rayfl.tracking import quiet_client
+from tests.report.chromium import Tab, tab
+from tests.report.conftest import Made
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*Any type hint:UserWarning"),
+]
+PATIENCE = 90.0
+TITLE = "Small & <small>"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """MLflow as `rayfl ui` starts it, on a free port."""
+    url = f"http://127.0.0.1:{free_port()}"
+    folder = tmp_path_factory.mktemp("server")
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", made.uri, "--workers", "1"]
+    command += ["--host", "127.0.0.1", "--port", url.rpartition(":")[2]]
+    quiet = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
+    with (folder / "log").open("wb") as log:
+        # A session of its own, so that the server's workers end with it.
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=quiet, start_new_session=True)
+    try:
+        wait_for(f"{url}/health", process, folder / "log")
+        yield url
+    finally:
+        os.killpg(process.pid, 15)
+        try:
+            process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise AssertionError(f"MLflow's server does not answer:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def logged(made: Made, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A report among the runs; the part of the address that shows it."""
+    folder = tmp_path_factory.mktemp("report")
+    publish(made.result, folder, ["curves"])
+    return track(made.result, folder, made.uri, TITLE)
+
+
+@pytest.fixture(scope="module")
+def browser(server: str, logged: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with tab(tmp_path_factory.mktemp("profile")) as opened:
+        opened.size(1500, 950)
+        opened.open(f"{server}/health")
+        # The assistant's panel would take a third of the window.
+        opened.js("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
+        opened.js("localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false')")
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def experiment(made: Made) -> str:
+    return str(quiet_client(made.uri).get_experiment_by_name(TITLE).experiment_id)
+
+
+def go(browser: Tab, server: str, place: str) -> None:
+    """A fresh load: a change of what follows `#` alone would not be one."""
+    browser.call("Page.navigate", url="about:blank")
+    browser.open(f"{server}/{place}")
+
+
+TEXT = "document.body.innerText"
+
+
+def test_the_list_shows_runs_with_the_tags_that_tell_them_apart(browser: Tab, server: str, experiment: str) -> None:
+    go(browser, server, address(experiment))
+    browser.until(f"{TEXT}.includes('FedAvg, noisy, seed 0') && {TEXT}.includes('report tiny')", PATIENCE)
+    heads = "[...document.querySelectorAll('[role=columnheader][col-id]')]"
+    placed = browser.js(f"{heads}.map((e) => [e.getBoundingClientRect().left, e.getAttribute('col-id')])")
+    columns = [name for _, name in sorted(placed) if name.startswith(("tags.", "metrics."))]
+    tags = ["tags.`method`", "tags.`dataset`", "tags.`partition`", "tags.`noise`", "tags.`seed`"]
+    assert columns[:6] == [*tags, "metrics.`test/accuracy`"]
+    values = browser.js("[...document.querySelectorAll('[col-id=\"tags.`method`\"]')].map((e) => e.innerText)")
+    assert {"fedavg", "fedds", "fedrn", "local_k"} <= set(values)
+    assert "Model training" in browser.js(TEXT)
+
+
+def test_tags_filter_runs(browser: Tab, server: str, experiment: str) -> None:
+    wanted = quote("tags.method = 'fedrn' and tags.seed = '1'")
+    go(browser, server, f"#/experiments/{experiment}/runs?workflowType=machine_learning&searchFilter={wanted}")
+    browser.until(f"/1\\s*matching run/.test({TEXT})", PATIENCE)
+    assert "FedRN, noisy, seed 1" in browser.js(TEXT)
+
+
+def test_comparing_draws_the_curves_of_accuracy(browser: Tab, server: str, made: Made, experiment: str) -> None:
+    found = quiet_client(made.uri).search_runs([experiment], "tags.seed = '0'")
+    words = {
+        "runs": json.dumps([run.info.run_id for run in found]), "experiments": json.dumps([experiment]),
+        "metric": '"test/accuracy"', "plot_metric_keys": '["test/accuracy"]', "plot_layout": "{}", "x_axis": "step",
+        "y_axis_scale": "linear", "line_smoothness": "1", "show_point": "false", "deselected_curves": "[]",
+        "last_linear_y_axis_range": "[]",
+    }  # fmt: skip
+    go(browser, server, f"#/metric?{urlencode(words, quote_via=quote)}")
+    client = quiet_client(made.uri)
+    histories = [client.get_metric_history(run.info.run_id, "test/accuracy") for run in found]
+    distinct = {tuple(point.value for point in history) for history in histories}
+    # The viewer draws each curve twice, once of them for a band.
+    shapes = "new Set([...document.querySelectorAll('.scatterlayer path.js-line')].map((l) => l.getAttribute('d')))"
+    browser.until(f"{shapes}.size === {len(distinct)}", PATIENCE)
+    assert len(found) == 4
+    text = browser.js(TEXT)
+    assert "FedDS, noisy, seed 0" in text
+    assert "test/accuracy" in text
+
+
+def test_charts_of_many_runs_begin_with_accuracy(browser: Tab, server: str, experiment: str) -> None:
+    go(browser, server, f"{address(experiment)}&compareRunsMode=CHART")
+    browser.until(f"{TEXT}.includes('test/accuracy') && {TEXT}.includes('labels/precision')", PATIENCE)
+    browser.until("document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length > 3", PATIENCE)
+    assert "clients/participants" not in browser.js(TEXT)
+
+
+def test_the_report_opens_and_works_in_the_viewer(browser: Tab, server: str, logged: str) -> None:
+    browser.events.clear()
+    go(browser, server, logged)
+    browser.until("Boolean(document.querySelector('iframe'))", PATIENCE)
+    inner = browser.frame("Boolean(document.querySelector('.chart svg path'))", PATIENCE)
+    assert inner("document.querySelector('h1').textContent") == TITLE
+    assert inner("document.querySelectorAll('.chart svg path').length") > 10
+    assert inner("document.querySelectorAll('#table tbody tr').length") == 6
+    inner("document.getElementById('theme').click()")
+    assert inner("document.documentElement.dataset.theme") == "dark"
+
+
+def test_figures_of_a_run_are_shown(browser: Tab, server: str, made: Made, experiment: str) -> None:
+    run = quiet_client(made.uri).search_runs([experiment], "tags.method = 'fedds'")[0]
+    go(browser, server, f"#/experiments/{experiment}/runs/{run.info.run_id}/artifacts/figures/learning_curve.png")
+    assert (
+        browser.until("Math.max(...[...document.querySelectorAll('img')].map((i) => i.naturalWidth))", PATIENCE) == 910
+    )

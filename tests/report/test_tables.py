@@ -1,0 +1,109 @@
+"""What goes where in a table, which figure is the best, and how ranks agree."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from scipy.stats import kendalltau, spearmanr
+
+from rayfl.report.tables import absent, agreements, compared_axis, table_of
+from rayfl.study.schema import Layout
+from tests.report.results import cell, grid, result
+
+GRID = grid({
+    "a": {"x": ([90.0, 92.0], 91.0), "y": ([50.0], 60.0)},
+    "b": {"x": ([95.0, 95.0], 90.0), "y": ([40.0], 50.0)},
+    "c": {"x": ([80.0, 81.0], 85.0), "y": ([], 70.0)},
+})  # fmt: skip
+
+
+def test_rows_and_columns_follow_the_layout() -> None:
+    table = table_of(GRID)
+    assert [table.row_titles(row) for row in table.rows] == [["A"], ["B"], ["C"]]
+    assert [table.column_title(column) for column in table.columns] == ["X", "Y"]
+    assert table.slots[("b",), ("x",)].value.mean == 95.0
+    assert table.constant == ["accuracy (%)"]
+
+
+def test_an_axis_with_one_choice_is_said_once() -> None:
+    found = result([cell({"method": method, "dataset": "mnist"}, [1.0]) for method in "ab"])
+    table = table_of(found)
+    assert table.constant == ["MNIST"]
+    assert [table.column_title(column) for column in table.columns] == ["accuracy (%)"]
+
+
+def test_the_best_of_each_column_is_marked_ours_and_printed_apart() -> None:
+    slots = table_of(GRID).slots
+    assert {key for key, slot in slots.items() if slot.best} == {(("b",), ("x",)), (("a",), ("y",))}
+    assert {key for key, slot in slots.items() if slot.printed_best} == {(("a",), ("x",)), (("c",), ("y",))}
+
+
+@pytest.mark.parametrize(("lower", "best"), [(False, "b"), (True, "a")])
+def test_the_best_is_the_least_where_lower_is_better(lower: bool, best: str) -> None:
+    found = result([cell({"method": m, "dataset": "x"}, [v], lower=lower) for m, v in (("a", 1.0), ("b", 2.0))])
+    assert [key[0][0] for key, slot in table_of(found).slots.items() if slot.best] == [best]
+
+
+def test_a_difference_is_no_rival_and_one_alone_is_not_the_best() -> None:
+    cells = [cell({"method": "a", "dataset": "x"}, [1.0], 1.0)]
+    cells.append(cell({"method": "gain", "dataset": "x"}, [9.0], 9.0, "difference"))
+    found = result(cells)
+    assert not [slot for slot in table_of(found).slots.values() if slot.best or slot.printed_best]
+    assert agreements(found) == []
+
+
+def test_only_methods_of_one_setting_are_rivals_wherever_they_stand() -> None:
+    cells = [cell({"method": m, "dataset": d}, [v]) for m, d, v in (("a", "x", 1), ("b", "x", 2), ("a", "y", 9))]
+    down = result(cells, Layout(rows=["dataset", "method"], columns=["score"]))
+    assert [key[0] for key, slot in table_of(down).slots.items() if slot.best] == [("x", "b")]
+
+
+def test_without_methods_the_last_axis_of_the_rows_is_compared() -> None:
+    found = result([cell({"k": k, "dataset": "x"}, [1.0]) for k in ("1", "2")], Layout(rows=["k"], columns=["dataset"]))
+    assert compared_axis(found) == "k"
+
+
+def test_agreement_is_that_of_scipy_within_each_column_and_weighted_by_pairs_over_all() -> None:
+    x, y, overall = agreements(GRID)
+    ours, printed = [91.0, 95.0, 80.5], [91.0, 90.0, 85.0]
+    assert (x.title, x.methods, x.concordant, x.pairs) == ("X", 3, 2, 3)
+    assert x.kendall == pytest.approx(kendalltau(ours, printed).statistic) == pytest.approx(1 / 3)
+    assert x.spearman == pytest.approx(spearmanr(ours, printed).statistic) == pytest.approx(0.5)
+    assert (y.methods, y.pairs) == (2, 1)
+    assert y.kendall == pytest.approx(1.0)
+    assert overall.kendall == pytest.approx((3 * (1 / 3) + 1 * 1) / 4)
+    assert (overall.title, overall.concordant, overall.pairs) == ("overall", 3, 4)
+
+
+def test_equal_figures_have_no_rank() -> None:
+    (only,) = agreements(grid({m: {"x": ([5.0], p)} for m, p in (("a", 1.0), ("b", 2.0))}))
+    assert math.isnan(only.kendall)
+    assert math.isnan(only.spearman)
+    assert (only.concordant, only.pairs) == (0, 1)
+
+
+def test_what_is_absent_is_told_briefly() -> None:
+    cells = [cell({"method": "rhfl", "dataset": d}, missing="not built") for d in "xyz"]
+    cells += [cell({"method": "moon", "dataset": d}, missing="not run yet") for d in "xy"]
+    cells += [cell({"method": "moon", "dataset": "z"}, [1.0])]
+    cells += [cell({"method": "ifca", "dataset": str(d)}, missing="not run yet") for d in range(4)]
+    cells += [cell({"method": "ifca", "dataset": "z"}, [1.0])]
+    told = absent(result(cells))
+    assert told == {"not built": ["RHFL"], "not run yet": ["MOON (X; Y)", "IFCA (4 of 5 cells)"]}
+
+
+def test_a_wide_table_is_told_in_as_few_parts_as_will_do() -> None:
+    cells = [
+        cell({"method": m, "noise": n, "dataset": d}, [1.0], 2.0)
+        for m in "ab"
+        for n in ("n1", "n2", "n3")
+        for d in "xy"
+    ]
+    whole = table_of(result(cells))
+    parts = whole.parts()
+    assert len(whole.columns) * whole.width == 18
+    assert [part.title for part in parts] == ["A & B: X", "A & B: Y"]
+    assert [[part.column_title(c) for c in part.columns] for part in parts] == [["N1", "N2", "N3"]] * 2
+    assert sum(len(part.slots) for part in parts) == len(whole.slots) == len(cells)
+    assert table_of(GRID).parts()[0].title == "A & B"
