@@ -138,10 +138,12 @@ def sync(output: Path, uri: str | None) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 def ui(output: Path, port: int) -> None:
     """Open the MLflow UI on this project's store, on loopback."""
-    from rayfl.tracking import default_uri
+    from rayfl.tracking import addresses, default_uri
 
     uri = default_uri(output.absolute())
     click.echo(f"http://127.0.0.1:{port}  ({uri})")
+    for name, place in addresses(uri).items():
+        click.echo(f"  {name}: http://127.0.0.1:{port}/{place}")
     command = [
         sys.executable,
         "-m",

@@ -13,9 +13,9 @@ from rayfl.report.gallery import gallery
 from rayfl.report.material import Drawing
 from rayfl.report.page import page
 from rayfl.report.style import png
-from rayfl.report.view import arrange
 from rayfl.study.result import StudyResult
 from rayfl.version import __version__
+from rayfl.view import arrange
 
 KIND = "report"
 

@@ -17,8 +17,8 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from rayfl.report.publish import publish, track
-from rayfl.report.view import address
 from rayfl.tracking import quiet_client
+from rayfl.view import address
 from tests.report.chromium import Tab, tab
 from tests.report.conftest import Made
 

@@ -13,8 +13,8 @@ from rayfl.report import runs as module
 from rayfl.report.provenance import facts, hashes
 from rayfl.report.runs import Tracked, as_study, experiment_result, history_of, numbers_told, owner
 from rayfl.report.tables import table_of
-from rayfl.report.view import CHARTS, METRICS, TAGS, arrange
 from rayfl.tracking import quiet_client
+from rayfl.view import CHARTS, METRICS, TAGS, arrange
 from tests.report.conftest import Made
 from tests.report.results import record
 
