@@ -110,7 +110,7 @@ class BaseFleet(Fleet):
         return 0 if client < 0 else int(self.sizes[client])
 
     def sample(self, t: int, among: Iterable[ClientId] | None = None) -> list[ClientId]:
-        pool = sorted(self.clients if among is None else set(among))
+        pool = self.clients if among is None else sorted(set(among))
         if not pool:
             raise ConfigError(broken("a round needs at least one client to draw from", f"none in round {t}"))
         drawn = self.rng(t, "cohort").choice(len(pool), size=min(self.spec.cohort, len(pool)), replace=False)
