@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint types unit chromium bench clean
+.PHONY: run test lint types unit alone chromium bench clean
 
 run: $(VENV)/.ready
 	$(BIN)/rayfl quickstart
@@ -19,6 +19,10 @@ types: $(VENV)/.ready
 
 unit: $(VENV)/.ready chromium
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+# Drills that cannot share the machine with other tests.
+alone: $(VENV)/.ready
+	$(BIN)/pytest -m alone
 
 # Tests look at pages with a real browser.
 chromium:

@@ -272,6 +272,8 @@ def quiet_client(uri: str) -> MlflowClient:
 
 def addresses(uri: str) -> dict[str, str]:
     """The part of the UI's address that opens each experiment with the columns that tell runs apart."""
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return {}  # nothing was tracked yet, and looking would make an empty store
     found = quiet_client(uri).search_experiments()
     return {experiment.name: address(experiment.experiment_id) for experiment in found if experiment.name != "Default"}
 

@@ -29,7 +29,7 @@ UPSTAIRS = {"study": {"report", "tuning"}, "tuning": {"report", "study"}, "repor
 
 ONLY_IN = {
     "ray": {"fleet/ray_fleet.py", "fleet/coordinator.py", "fleet/probe.py", "commands/doctor.py", "tuning"},
-    "mlflow": {"tracking.py", "experiment.py", "report"},
+    "mlflow": {"tracking.py", "view.py", "experiment.py", "report"},
 }
 """Which modules and rooms know a library of the run time."""
 

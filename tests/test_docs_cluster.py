@@ -330,7 +330,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     return rayfl.run(load_config(ROOT / "configs/quickstart.yaml", overrides)).sha256
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_several_machines_as_the_page_has_it(machines: tuple[Machine, Machine, Path], expected: str) -> None:
     head, worker, folder = machines
     token = head(command("ray get-auth-token")) and head("cat ~/.ray/auth_token")
@@ -403,7 +403,7 @@ def slurm(machines: tuple[Machine, Machine, Path]) -> dict[str, str]:
     return {**nodes[0].env, **job, "PATH": f"{tools}:{nodes[0].env['PATH']}"}
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("name", BATCH_FILES)
 def test_a_batch_file_runs_on_two_machines(
     machines: tuple[Machine, Machine, Path], slurm: dict[str, str], expected: str, name: str
