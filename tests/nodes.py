@@ -61,18 +61,25 @@ class Node:
         return found
 
     def end(self) -> None:
-        """Ask it to go, and kill whatever of it is left."""
-        ours = descendants(self.process.pid)
+        """Ask it to go, and kill whatever of it is left; an id that is somebody else's by now is left alone."""
+        ours = {pid: born(pid) for pid in [*descendants(self.process.pid), self.process.pid]}
         with suppress(ProcessLookupError):
             self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
-        for pid in {*ours, *descendants(self.process.pid), self.process.pid}:
-            # An id may belong to somebody else by now; a Ray process says in its title or its folder that it is one.
-            if "ray" in title_of(pid):
+        for pid, start in ours.items():
+            if start and born(pid) == start:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.process.wait(20)
+
+
+def born(pid: int) -> str:
+    """When a process began, which tells it from a later one of the same id; nothing for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def wait_for(

@@ -82,7 +82,7 @@ def test_client_actors_on_two_nodes_change_no_bit(
     start: Start, head: Head, worker: Node, undisturbed: Comparable
 ) -> None:
     drill = start("resources.cpus_per_client=1")
-    assert [len(node.processes("ray::Coordinator")) for node in (head[0], worker)] == [1, 0], "beside the run's folder"
+    assert sum(len(node.processes("ray::Coordinator")) for node in (head[0], worker)) == 1
     assert drill.ended() == 0, drill.text
     assert comparable(drill.directory) == undisturbed
     wait_for(lambda: actors(head[0]) == actors(worker) == 0, "end of all client actors")
