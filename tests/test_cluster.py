@@ -1,10 +1,12 @@
-"""Two nodes, started by hand on this machine: client actors on both, and the same bits.
+"""Two nodes, started by hand on this machine: client actors on both, one that dies, and in each case the same bits.
 
 Nodes in networks of their own are in test_docs_cluster.py.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +20,8 @@ from tests.reliability.drills import SETTINGS, Comparable, comparable
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROUNDS = 12
+WIDE = {"name": "mlp", "hidden": [1024]}
+"""A network whose weights are too large to travel inside of messages: they lie in the object store of one node."""
 
 Head = tuple[Node, str, Path]
 Start = Callable[..., Driven]
@@ -82,7 +86,29 @@ def test_client_actors_on_two_nodes_change_no_bit(
     start: Start, head: Head, worker: Node, undisturbed: Comparable
 ) -> None:
     drill = start("resources.cpus_per_client=1")
-    assert sum(len(node.processes("ray::Coordinator")) for node in (head[0], worker)) == 1
+    assert [len(node.processes("ray::Coordinator")) for node in (head[0], worker)] == [1, 0], "beside the run's folder"
     assert drill.ended() == 0, drill.text
     assert comparable(drill.directory) == undisturbed
     wait_for(lambda: actors(head[0]) == actors(worker) == 0, "end of all client actors")
+
+
+def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
+    start: Start, worker: Node, undisturbed: Comparable
+) -> None:
+    drill = start("resources.cpus_per_client=1")
+    os.kill(worker.raylet, signal.SIGKILL)
+    assert drill.ended() == 0, drill.text
+    assert comparable(drill.directory) == undisturbed
+    assert "is replaced" in drill.text
+
+
+def test_what_only_a_dead_node_held_is_computed_again_from_the_last_checkpoint(
+    start: Start, worker: Node, tmp_path: Path
+) -> None:
+    wide = ("model={name: mlp, hidden: [1024]}", "checkpoint.min_seconds=2")
+    drill = start("resources.cpus_per_client=0.5", *wide)
+    drill.await_round(5)
+    os.kill(worker.raylet, signal.SIGKILL)
+    assert drill.ended() == 0, drill.text
+    assert comparable(drill.directory) == in_one_process(tmp_path / "inline", model=WIDE)
+    assert "a node died with a part of the run" in drill.text

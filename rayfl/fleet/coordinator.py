@@ -120,7 +120,8 @@ def cluster_facts() -> str:
     import ray
 
     total = ray.cluster_resources()
-    return f"{len(ray.nodes())} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return f"{nodes} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
 
 
 def placed(
@@ -186,22 +187,29 @@ def drive(
     when the run has been asked to stop.
     """
     import ray
-    from ray.exceptions import RayActorError
+    from ray.exceptions import ObjectLostError, RayActorError
 
     stored = {"run": ray.put(run), "spec": spec, "holdings": ray.put(holdings)}
     deaths, reached = 0, -1
     while True:
-        actor = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=4, max_restarts=0)
+        actor = ray.remote(Coordinator).options(
+            num_cpus=0, max_concurrency=4, max_restarts=0, scheduling_strategy=here()
+        )
         coordinator = actor.remote(stored["run"], spec, stored["holdings"], [stored["holdings"]], placement)
         progress = Following(coordinator, emit, heed)
         try:
             ended: Ended = progress.follow()
-        except RayActorError as error:
+        except (RayActorError, ObjectLostError) as error:
             deaths = deaths + 1 if progress.rounds <= reached else 1
             reached = max(reached, progress.rounds)
             if deaths >= DEATHS_WITHOUT_PROGRESS:
                 raise ResourceError(f"the coordinator died {deaths} times at round {reached}:\n{error}") from error
-            log.warning("the coordinator died after round %d and is started again", reached)
+            if isinstance(error, ObjectLostError):
+                log.warning(
+                    "a node died with a part of the run after round %d; going on from the last checkpoint", reached
+                )
+            else:
+                log.warning("the coordinator died after round %d and is started again", reached)
             continue
         except BaseException:
             progress.save_quickly()
@@ -211,6 +219,19 @@ def drive(
         if ended.error is not None:
             raise ended.error
         return ended.outcome
+
+
+def here() -> Any:
+    """This node, for the coordinator: checkpoints lie beside the run's folder. Ray's own choice would be any node.
+
+    Inside a placement group (a trial of a sweep) it stays in the group, to which its actors' processors belong.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if ray.util.get_current_placement_group() is not None:
+        return None
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 class Following:

@@ -10,7 +10,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
+    ObjectLostError,
     OutOfMemoryError,
     RayActorError,
     RayError,
@@ -31,6 +32,7 @@ from rayfl.fleet.exact import Grid, finish, merged
 from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen, nbytes
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Placement, Plan
+from rayfl.fleet.places import Call, Place, in_a_tree
 from rayfl.fleet.probe import footprint
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report, Vector
 from rayfl.fleet.travel import Batch, Here, emptied, filled, sent, within_limit
@@ -39,9 +41,10 @@ log = logging.getLogger("rayfl")
 
 DEATHS = (RayActorError, ActorDiedError, ActorUnavailableError, OutOfMemoryError)
 LIVES_OF_A_TASK = 4
+STILLBIRTHS = 10  # in a row, of one place; each that is put on a dying node is one
+GREETING_SECONDS = 60
 INLINE_BYTES = 64 << 10
 MAX_ARGUMENT_BYTES = 256 << 20  # values pinned by one call; more clients than fit are split over several calls
-FAN_IN = 8  # partial sums that one actor adds up; with more actors than this, sums meet in a tree
 
 
 class ClientActor:
@@ -126,26 +129,6 @@ class ClientActor:
         return True, self.executor.single(number, key, client)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call that runs: first the tasks, then, once there is an answer, the collection of the states that they left."""
-
-    place: int
-    generation: int
-    batch: list[Task]
-    answer: Answer | None = None
-    states: Mapping[ClientId, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Place:
-    """A position of the pool: its present actor, how many it has had, and the maps whose updates it may drop."""
-
-    actor: Any
-    generation: int = 0
-    freed: list[int] = field(default_factory=list)
-
-
 class RayFleet(BaseFleet):
     """Runs phases on a pool of actors. `holdings_ref` lies in the object store, once a node."""
 
@@ -154,12 +137,15 @@ class RayFleet(BaseFleet):
         self.placement, self.holdings_ref = placement, holdings_ref
         self.shared_features: list[tuple[str, Any]] = []
         self.pool = [Place(self._hire()) for _ in range(placement.actors)]
+        # An actor is given work once it has answered: until then there may be no room for it on the cluster.
+        self.awaited = {place.actor.hello.remote(): number for number, place in enumerate(self.pool)}
+        self.hellos: list[dict[str, Any]] = [{} for _ in self.pool]
         self.seconds_per_sample = 0.0
         self.where: dict[tuple[int, ClientId], tuple[int, int]] = {}
         self.errands: dict[Any, RayErrand] = {}
         self.expected = Expectation(self)
         self.early: dict[int, Early] = {}
-        self.hellos = self._greet()
+        self._greet()
 
     def _hire(self) -> Any:
         remote = ray.remote(ClientActor).options(
@@ -170,15 +156,33 @@ class RayFleet(BaseFleet):
             actor.add_features.remote(name, features)
         return actor
 
-    def _greet(self) -> list[dict[str, Any]]:
-        hellos = [place.actor.hello.remote() for place in self.pool]
-        _, waiting = ray.wait(hellos, num_returns=len(hellos), timeout=60)
-        if waiting:
-            log.warning("%d of %d client actors still wait for resources of the cluster", len(waiting), len(hellos))
+    def _greet(self) -> None:
+        """Give all actors some time; who finds no room by then joins when there is some."""
+        ray.wait(list(self.awaited), num_returns=len(self.awaited), timeout=GREETING_SECONDS)
+        self._present()
+        if self.awaited:
+            log.warning("%d of %d client actors wait for room on the cluster", len(self.awaited), len(self.pool))
+
+    def _present(self) -> list[int]:
+        """The places whose actors run; waits until there is one."""
+        if self.awaited:
+            for hello in ray.wait(list(self.awaited), num_returns=len(self.awaited), timeout=0)[0]:
+                self._hear(hello)
+        present = sorted(set(range(len(self.pool))) - set(self.awaited.values()))
+        if not present:
+            ray.wait(list(self.awaited), num_returns=1)
+        return present or self._present()
+
+    def _hear(self, hello: Any) -> None:
+        """An actor's first answer; or that it died before, of itself or of the node that it was put on."""
+        place = self.awaited.pop(hello)
         try:
-            return cast(list[dict[str, Any]], ray.get(hellos))
-        except RayActorError as error:
-            raise ResourceError(f"a client actor could not start:\n{error}") from error
+            self.hellos[place] = ray.get(hello)
+        except DEATHS as error:
+            stillbirths = self.pool[place].stillbirths + 1
+            if stillbirths == STILLBIRTHS or getattr(error, "actor_init_failed", False):
+                raise ResourceError(f"a client actor could not start:\n{error}") from error
+            self._replace(place, error, stillbirths)
 
     def close(self) -> None:
         for place in self.pool:
@@ -187,10 +191,13 @@ class RayFleet(BaseFleet):
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         stored = ray.put(dict(features))
         self.shared_features.append((name, stored))
-        ray.get([place.actor.add_features.remote(name, stored) for place in self.pool])
+        calls = [place.actor.add_features.remote(name, stored) for place in self.pool]
+        ray.get([calls[place] for place in self._present()])
 
     def lost(self, error: Exception) -> bool:
-        return isinstance(error, RayError) and not isinstance(error, RayTaskError)
+        return isinstance(error, ObjectLostError) or (
+            isinstance(error, RayError) and not isinstance(error, RayTaskError)
+        )
 
     def put(self, value: Any) -> Ref:
         return Ref(ray.put(value), nbytes=nbytes(value, scalars=False))
@@ -206,19 +213,23 @@ class RayFleet(BaseFleet):
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
         shared = self._stored(shared)
         plan = self._plan(tasks)
-        idle, lives = list(range(len(self.pool))), dict.fromkeys(tasks, LIVES_OF_A_TASK)
+        lives = dict.fromkeys(tasks, LIVES_OF_A_TASK)
         early = self.early[number] = Early(self.expected.of(tasks))
         running: dict[Any, Call] = {}
         done: dict[ClientId, Done] = {}
         stored: dict[ClientId, Any] = {}
         while plan or running:
-            while plan and idle:
-                place = idle.pop(0)
+            busy = {call.place for call in running.values()}
+            for place in self._present():
+                if place in busy or not plan:
+                    continue
                 batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
                 if rest:
                     plan.put_back(rest)
                 running[self._run(place, number, phase, batch, shared, early.expected)] = self._call(place, batch)
-            finished = ray.wait([*self.errands, *running], num_returns=1)[0][0]
+            finished = ray.wait([*self.errands, *running, *self.awaited], num_returns=1)[0][0]
+            if finished in self.awaited:
+                continue
             if finished in self.errands:
                 self.errands[finished].answered(finished)
                 continue
@@ -231,7 +242,6 @@ class RayFleet(BaseFleet):
                 first, *handles = self._collect(call.place, leaving)
                 states = dict(zip(leaving, handles, strict=True))
                 running[first] = replace(call, answer=answer, states=states)
-                continue
             else:
                 answer = call.answer or answer
                 outcomes = answer.done
@@ -243,7 +253,6 @@ class RayFleet(BaseFleet):
                 if any(outcome.error for outcome in outcomes):
                     break
                 self._learn_speed(outcomes, call.batch)
-            idle.append(call.place)
         return {client: done[client] for client in sorted(done)}, stored
 
     def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
@@ -296,19 +305,23 @@ class RayFleet(BaseFleet):
             if self.pool[call.place].generation == call.generation:
                 self._replace(call.place, error)
             return None
+        except ObjectLostError:
+            raise  # what lay on a node that died is only in the last checkpoint
         except RayTaskError as error:
             who = ", ".join(str(task.client) for task in call.batch[:5])
             raise PhaseError(f"a call for client {who} failed in round {self.round}:\n{error}") from error
 
-    def _replace(self, place: int, error: Exception) -> None:
+    def _replace(self, place: int, error: Exception, stillbirths: int = 0) -> None:
         log.warning("client actor %d died in round %d and is replaced (%s)", place, self.round, type(error).__name__)
         ray.kill(self.pool[place].actor)
-        self.pool[place] = Place(self._hire(), self.pool[place].generation + 1)
+        self.pool[place] = Place(self._hire(), self.pool[place].generation + 1, stillbirths)
+        self.awaited = {hello: other for hello, other in self.awaited.items() if other != place}
+        self.awaited[self.pool[place].actor.hello.remote()] = place
 
     def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
         pace = max(self.seconds_per_sample, 1e-6)
         seconds = {client: max(self.size(client), 1) * pace for client in tasks}
-        return Plan(list(tasks.values()), lambda task: seconds[task.client], len(self.pool))
+        return Plan(list(tasks.values()), lambda task: seconds[task.client], len(self._present()))
 
     def _learn_speed(self, outcomes: Sequence[Done], batch: Sequence[Task]) -> None:
         samples = sum(self.size(task.client) for task in batch)
@@ -350,9 +363,9 @@ class RayFleet(BaseFleet):
 
     def bury_the_dead(self) -> None:
         """Replace every actor that no longer answers."""
-        for place, held in enumerate(self.pool):
+        for place in self._present():
             try:
-                ray.get(held.actor.hello.remote())
+                ray.get(self.pool[place].actor.hello.remote())
             except DEATHS as error:
                 self._replace(place, error)
 
@@ -367,9 +380,9 @@ class RayErrand(Errand):
         self.calls: dict[Any, Call] = {}
         self.done: dict[ClientId, Done] = {}
         self.lives = {task.client: LIVES_OF_A_TASK for task in tasks}
-        places = len(fleet.pool)
-        for place in range(min(places, len(tasks))):
-            self._send(fleet._call(place, tasks[place::places]))
+        places = fleet._present()
+        for start, place in enumerate(places[: len(tasks)]):
+            self._send(fleet._call(place, tasks[start :: len(places)]))
 
     def _send(self, call: Call) -> None:
         reference = self.fleet._run(call.place, self.number, self.phase, call.batch, self.shared)
@@ -382,7 +395,7 @@ class RayErrand(Errand):
         del self.fleet.errands[reference]
         answer = self.fleet._answer(reference, call, self.lives)
         if answer is None:
-            self._send(self.fleet._call(call.place, call.batch))
+            self._send(self.fleet._call(self.fleet._present()[0], call.batch))
             return
         self.done |= {outcome.client: outcome for outcome in answer.done}
         if not self.calls:
@@ -478,11 +491,3 @@ def settled(method: Any, *arguments: Any) -> Any:
     answered, vector = method.options(num_returns=2).remote(*arguments)
     ray.get(answered)
     return vector
-
-
-def in_a_tree(actors: Sequence[Any], partials: list[Any]) -> list[Any]:
-    """At most FAN_IN partial sums that stand for all; exact sums may meet in any grouping."""
-    while len(partials) > FAN_IN:
-        groups = [slice(start, start + FAN_IN) for start in range(0, len(partials), FAN_IN)]
-        partials = [actors[group.start].merge.remote(*partials[group]) for group in groups]
-    return partials
