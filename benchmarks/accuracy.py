@@ -22,10 +22,10 @@ import click
 import numpy as np
 
 from rayfl.config import Config, load_config
-from rayfl.experiment import described
 from rayfl.experiment import run as run_experiment
 from rayfl.fleet.coordinator import connected
 from rayfl.progress import progress_for
+from rayfl.records import Record, alike
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST = 10
@@ -80,16 +80,6 @@ def settings(cell: Cell, seed: int, output: Path) -> Config:
     return load_config(ROOT / cell.config, (*cell.overrides, f"seed={seed}", f"output={output}"))
 
 
-def finished(config: Config) -> dict[str, Any] | None:
-    """The result of a run with this configuration and as many rounds, if the output folder holds one."""
-    for result in sorted(config.output.glob("runs/*/result.json")):
-        facts = described(result.parent)
-        found: dict[str, Any] = json.loads(result.read_text())
-        if facts.get("digest") == config.digest and found["rounds"] == config.training.rounds:
-            return {**found, "scenario": facts["scenario"]}
-    return None
-
-
 def measure(experiment: Experiment, output: Path, run_missing: bool) -> dict[str, Measured]:
     """All cells of a table; cells without a run are empty."""
     table = {}
@@ -97,26 +87,23 @@ def measure(experiment: Experiment, output: Path, run_missing: bool) -> dict[str
         measured = table[cell.title] = Measured()
         for seed in experiment.seeds:
             config = settings(cell, seed, output)
-            found = finished(config)
+            found = alike(config.output, config)
             if found is None and run_missing:
                 click.echo(f"\n{experiment.key}: {cell.title}, seed {seed}")
                 run_experiment(config, progress=progress_for(config.training.rounds, quiet=False))
-                found = finished(config)
+                found = alike(config.output, config)
             if found is not None:
                 take(measured, found, experiment, cell, seed)
     return table
 
 
-def take(measured: Measured, found: Mapping[str, Any], experiment: Experiment, cell: Cell, seed: int) -> None:
+def take(measured: Measured, found: Record, experiment: Experiment, cell: Cell, seed: int) -> None:
     """Add one run to its cell."""
-    history = [record["metrics"] for record in found["history"]]
-    accuracy = [metrics["test/accuracy"] for metrics in history if "test/accuracy" in metrics]
-    measured.accuracy.append(100 * float(np.mean(accuracy[-LAST:])))
-    measured.best.append(100 * max(accuracy))
+    measured.accuracy.append(100 * found.score("test/accuracy", window=LAST))
+    measured.best.append(100 * found.score("test/accuracy", "best"))
     for name in experiment.metrics:
-        values = [metrics[name] for metrics in history if name in metrics][-LAST:]
-        measured.other.setdefault(name, []).append(float(np.mean(values)) if values else float("nan"))
-    measured.scenarios.append(found["scenario"])
+        measured.other.setdefault(name, []).append(found.score(name, window=LAST))
+    measured.scenarios.append(found.scenario)
     measured.commands.append(" ".join(["rayfl run", cell.config, *map(quoted, cell.overrides), f"seed={seed}"]))
 
 
