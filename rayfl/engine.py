@@ -108,7 +108,7 @@ class Engine:
         self.lock: threading.Lock
         self.fleet: BaseFleet
         self.store: CheckpointStore
-        self._saved_round, self._saved_at = -1, 0.0
+        self._saved_round, self._saved_at, self._telling = -1, 0.0, 0.0
 
     def run(self, fleet: BaseFleet, emit: Emit) -> Outcome:
         """Resume or begin, then go on to the last round."""
@@ -155,7 +155,7 @@ class Engine:
             log.warning("%s; the model stays as it was", void)
             state, fleet.table = before.state, dict(before.table)
         draft = Draft(t + 1, state, dict(fleet.table))
-        draft.clock = {"time/train_s": time.perf_counter() - started, "time/busy_s": fleet.take_busy()}
+        draft.clock = {"time/train_s": time.perf_counter() - started, **fleet.clock.take()}
         draft.metrics = {**fleet.take_logged(), **self._costs(), **diverged_metrics(fleet.take_diverged())}
         # What was stored before the first round is news in it.
         draft.metrics |= judge.label_metrics(changed({} if t == 0 else before.table, draft.table))
@@ -171,7 +171,7 @@ class Engine:
 
     def _close(self, draft: Draft, tested: Mapping[str, float], seconds: float) -> None:
         """The round is whole: it counts, is told of, and may be saved."""
-        clock = {**draft.clock, "time/evaluate_s": seconds}
+        clock = {**draft.clock, "time/evaluate_s": seconds, "time/track_s": self._telling}
         record = {"round": draft.round, "metrics": plain({**draft.metrics, **tested}), "clock": clock}
         progress = self.progress
         assert progress is not None
@@ -179,8 +179,11 @@ class Engine:
             progress.round, progress.state, progress.table = draft.round, draft.state, draft.table
             progress.left = draft.left
             progress.history.append(record)
+        started = time.perf_counter()
         self.emit(record)
         self._checkpoint_if_due()
+        # Known too late for its own record: that of the next round has it.
+        self._telling = time.perf_counter() - started
 
     def _method_round(self, state: Any, t: int) -> Any:
         """The method's round; what it raises itself is named, with its traceback."""

@@ -169,7 +169,7 @@ class Judge:
     ) -> dict[str, float]:
         """How what a method believes of clients goes (Pearson) with their true share of wrong labels, and with how
         often their models are right on a named set."""
-        realised = self.scenario.realised
+        realised = self.scenario.realised if estimates else None
         if realised is None or self.scenario.true is None:
             return {}
         found = {}

@@ -28,7 +28,13 @@ UPSTAIRS = {"study": {"report", "tuning"}, "tuning": {"report", "study"}, "repor
 """Rooms above the story of a run, and which of each other they do not know. None knows the command line."""
 
 ONLY_IN = {
-    "ray": {"fleet/ray_fleet.py", "fleet/coordinator.py", "fleet/probe.py", "commands/doctor.py", "tuning"},
+    "ray": {
+        *(f"fleet/ray_{part}.py" for part in ("actor", "fleet", "line", "places", "replies")),
+        "fleet/coordinator.py",
+        "fleet/probe.py",
+        "commands/doctor.py",
+        "tuning",
+    },
     "mlflow": {"tracking.py", "view.py", "experiment.py", "report"},
 }
 """Which modules and rooms know a library of the run time."""

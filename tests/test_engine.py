@@ -101,7 +101,10 @@ def test_records_say_what_happened(tmp_path: Path) -> None:
     assert metrics["test/accuracy"] > 0.5
     assert -1 <= metrics["trust/noise_correlation"] < -0.9
     assert {"test/loss", "test/macro_f1", "test/recall/class 0", "cost/forward", "cost/up_mb"} <= set(metrics)
-    assert set(clock) == {"time/train_s", "time/evaluate_s", "time/busy_s"}
+    parts = ("train", "evaluate", "busy", "broadcast", "reduce", "track")
+    assert set(clock) == {f"time/{part}_s" for part in parts}
+    assert clock["time/reduce_s"] > 0
+    assert clock["time/track_s"] > 0
     assert all(isinstance(value, float) and np.isfinite(value) for value in (*metrics.values(), *clock.values()))
     json.dumps(outcome.history)
     assert outcome.left["rounds"].tolist() == [0, 1, 2, 3]

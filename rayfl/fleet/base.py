@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import time
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, PhaseError, broken
-from rayfl.fleet.executor import Done, Holdings, Task, nbytes
+from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, nbytes
 from rayfl.fleet.seam import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
 from rayfl.learn.training import Training
 
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
 class Key(ISeedSequence):
     """The key of a Philox generator, given as a seed: its own `key` would first ask the system for entropy."""
 
-    def __init__(self, words: tuple[int, int]) -> None:
-        self.words = words
+    def __init__(self, *words: int) -> None:
+        self.words = np.array(words, np.uint64)
 
     def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
-        return np.array(self.words, dtype=dtype)
+        return self.words
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Streams:
     seed: int
 
     def __call__(self, t: int, client: ClientId) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(Key((self.seed, ((t + 1) << 32) + client + (1 << 31)))))  # type: ignore[arg-type]
+        return np.random.Generator(np.random.Philox(Key(self.seed, ((t + 1) << 32) + client + (1 << 31))))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,28 @@ class Costs:
         return taken
 
 
+@dataclass
+class Clock:
+    """Seconds since the last `take`: of phases, over all places; of sending them off; of adding up what they made."""
+
+    busy: float = 0.0
+    broadcast: float = 0.0
+    reduce: float = 0.0
+
+    @contextmanager
+    def running(self, hand: Literal["broadcast", "reduce"]) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, hand, getattr(self, hand) + time.perf_counter() - started)
+
+    def take(self) -> dict[str, float]:
+        taken = {f"time/{hand}_s": seconds for hand, seconds in vars(self).items()}
+        self.__init__()  # type: ignore[misc]
+        return taken
+
+
 Then = Callable[[Mapping[ClientId, Report], float], object]
 
 
@@ -87,6 +111,7 @@ class BaseFleet(Fleet):
     def __init__(self, spec: Spec, holdings: Holdings) -> None:
         self.spec = spec
         self.sizes = np.diff(holdings.offsets)
+        self._sizes: list[int] = self.sizes.tolist()
         height, width, channels = holdings.x.shape[1:]
         self.shape, self.training = (height, width, channels), spec.training
         self.clients: Sequence[ClientId] = [int(k) for k in np.flatnonzero(self.sizes)]
@@ -94,11 +119,12 @@ class BaseFleet(Fleet):
         self.fingerprints = dict(holdings.fingerprints)
         self.owned = np.sort(holdings.order[holdings.offsets[0] :])
         self.costs = Costs()
-        self.busy_seconds = 0.0
+        self.clock = Clock()
         self.round = 0
         self.diverged: list[ClientId] = []
         self.table: dict[ClientId, dict[str, Ref]] = {}
         self.left: dict[str, NDArray[Any]] = {}
+        self._cohort: tuple[int, list[ClientId]] = (-2, [])
         self._logged: dict[str, float] = {}
         self._estimates: dict[str, dict[ClientId, float]] = {}
         self._answers: dict[str, dict[ClientId, NDArray[Any]]] = {}
@@ -107,14 +133,25 @@ class BaseFleet(Fleet):
     # -- what a method sees ------------------------------------------------------------------------------------
 
     def size(self, client: ClientId) -> int:
-        return 0 if client < 0 else int(self.sizes[client])
+        return 0 if client < 0 else self._sizes[client]
 
     def sample(self, t: int, among: Iterable[ClientId] | None = None) -> list[ClientId]:
-        pool = self.clients if among is None else sorted(set(among))
+        if among is not None:
+            return self._drawn(t, sorted(set(among)))
+        ahead = self._cohort
+        self._cohort = (t, ahead[1] if ahead[0] == t else self._drawn(t, self.clients))
+        return list(self._cohort[1])
+
+    def _drawn(self, t: int, pool: Sequence[ClientId]) -> list[ClientId]:
         if not pool:
             raise ConfigError(broken("a round needs at least one client to draw from", f"none in round {t}"))
         drawn = self.rng(t, "cohort").choice(len(pool), size=min(self.spec.cohort, len(pool)), replace=False)
-        return sorted(pool[i] for i in drawn)
+        return sorted(pool[i] for i in drawn.tolist())
+
+    def draw_ahead(self) -> None:
+        """Draw the next round's cohort, where this round's was drawn: there is time while others work."""
+        if self._cohort[0] == self.round:
+            self._cohort = (self.round + 1, self._drawn(self.round + 1, self.clients))
 
     def map(
         self,
@@ -123,7 +160,7 @@ class BaseFleet(Fleet):
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> Replies:
-        tasks = {client: self._task(client, each or {}) for client in sorted(set(clients))}
+        tasks = self._tasks(sorted(set(clients)), each or {})
         number = next(self._numbers)
         done, stored = self.execute(number, phase, tasks, shared)
         self.refuse_errors(done.values())
@@ -183,11 +220,6 @@ class BaseFleet(Fleet):
         answers, self._answers = self._answers, {}
         return answers
 
-    def take_busy(self) -> float:
-        """Seconds that phases took, over all places."""
-        busy, self.busy_seconds = self.busy_seconds, 0.0
-        return busy
-
     def take_diverged(self) -> list[ClientId]:
         diverged, self.diverged = self.diverged, []
         return diverged
@@ -200,7 +232,7 @@ class BaseFleet(Fleet):
         **shared: Any,
     ) -> Errand:
         """Run server tasks that no round waits for; `then` is given their reports, and the seconds that they took."""
-        tasks = {client: self._task(client, each) for client in each}
+        tasks = self._tasks(list(each), each)
         done, _ = self.execute(next(self._numbers), phase, tasks, shared)
         self.tell(then, done.values())
         return Errand()
@@ -259,12 +291,15 @@ class BaseFleet(Fleet):
         for outcome in done:
             self.costs.server_forward += outcome.forward
             self.costs.server_backward += outcome.backward
-            self.busy_seconds += outcome.seconds
+            self.clock.busy += outcome.seconds
 
-    def _task(self, client: ClientId, each: Mapping[ClientId, Mapping[str, Any]]) -> Task:
-        if client >= len(self.sizes):
-            raise ConfigError(broken(f"clients have ids below {len(self.sizes)}", client))
-        return Task(client, self.round, dict(each.get(client, {})), dict(self.table.get(client, {})))
+    def _tasks(self, clients: Sequence[ClientId], each: Mapping[ClientId, Mapping[str, Any]]) -> dict[ClientId, Task]:
+        if max(clients, default=0) >= len(self.sizes):
+            raise ConfigError(broken(f"clients have ids below {len(self.sizes)}", max(clients)))
+        t, table = self.round, self.table
+        return {
+            client: Task(client, t, dict(each.get(client, NOTHING)), table.get(client, NOTHING)) for client in clients
+        }
 
     def _commit(self, stored: Mapping[ClientId, Any], done: Mapping[ClientId, Done]) -> None:
         for client, handle in stored.items():
@@ -274,19 +309,17 @@ class BaseFleet(Fleet):
                 self.table[client] = {**self.table.get(client, {}), **refs}
 
     def _account(self, done: Iterable[Done], tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]) -> None:
-        common = nbytes(shared, scalars=False)
         outcomes = list(done)
+        clients = [outcome for outcome in outcomes if outcome.client >= 0]
         self.account_server(outcome for outcome in outcomes if outcome.client < 0)
-        for outcome in outcomes:
-            if outcome.client < 0:
-                continue
-            self.costs.participants += 1
-            own = tasks[outcome.client].inputs
-            self.costs.down += common + (nbytes(own, scalars=False) if own else 0)
-            self.costs.up += sum(outcome.update_bytes.values()) + outcome.report_bytes
-            self.costs.forward += outcome.forward
-            self.costs.backward += outcome.backward
-            self.busy_seconds += outcome.seconds
+        own = [inputs for outcome in clients if (inputs := tasks[outcome.client].inputs)]
+        costs = self.costs
+        costs.participants += len(clients)
+        costs.down += len(clients) * nbytes(shared, scalars=False) + nbytes(own, scalars=False)
+        costs.up += sum(sum(outcome.update_bytes.values()) + outcome.report_bytes for outcome in clients)
+        costs.forward += sum(outcome.forward for outcome in clients)
+        costs.backward += sum(outcome.backward for outcome in clients)
+        self.clock.busy += sum(outcome.seconds for outcome in clients)
 
 
 def examined(fleet: BaseFleet, done: Iterable[Done]) -> dict[ClientId, Report]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ log = logging.getLogger("rayfl")
 
 DEATHS_WITHOUT_PROGRESS = 3
 HEED_SECONDS = 0.2
-LINGER_SECONDS = 0.05
+LINGER_SECONDS = 0.2
 GRACE_SECONDS = 2.5  # `ray job stop` kills three seconds after it asked
 
 
@@ -53,6 +54,8 @@ class Coordinator:
         """All rounds; returns when the run is over."""
         from rayfl.fleet.ray_fleet import RayFleet
 
+        # What is imported stays: to look through it for garbage again and again would halt short rounds.
+        gc.freeze()
         try:
             fleet = RayFleet(*self.parts)
             try:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 15  # float64 scratch of 256 KiB stays in a core's second-level cache
+CHUNK = 1 << 14  # four scratch arrays of 128 KiB stay in a core's second-level cache
 
 
 @dataclass(frozen=True)
@@ -34,49 +34,68 @@ class Grid:
         return cls(math.ldexp(1.5, exponent + 1), math.ldexp(1.5, max(remainder + 1, -1000)))
 
 
-def partial_sum(
-    vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int, float], grid: Grid
-) -> NDArray[np.float64]:
-    """Rows `coarse` and `fine` of the sum of `weights[c] * vectors[c]`; partial sums add up exactly."""
+@dataclass(frozen=True)
+class Partial:
+    """A part of a sum. Weights that are sample counts leave next to nothing for the fine grid, so what falls on it is
+    kept for those chunks alone where there is something, by the position at which the chunk begins."""
+
+    coarse: NDArray[np.float64]
+    fine: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return self.coarse.nbytes + sum(chunk.nbytes for chunk in self.fine.values())
+
+
+def partial_sum(vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int, float], grid: Grid) -> Partial:
+    """The sum of `weights[c] * vectors[c]`; partial sums add up exactly."""
     size = len(next(iter(vectors.values())))
-    total = np.zeros((2, size))
-    product, rounded = np.empty(min(CHUNK, size)), np.empty(min(CHUNK, size))
+    total = Partial(np.empty(size))
+    product, rounded, other = np.empty((3, min(CHUNK, size)))
     for start in range(0, size, CHUNK):
         stop = min(start + CHUNK, size)
-        coarse, fine = total[0, start:stop], total[1, start:stop]
-        p, r = product[: stop - start], rounded[: stop - start]
+        p, r, sum_, next_ = (held[: stop - start] for held in (product, rounded, total.coarse[start:stop], other))
+        held, spare = sum_, next_
+        held.fill(grid.coarse)
         for client, weight in weights.items():
             np.multiply(vectors[client][start:stop], weight, out=p, dtype=np.float64)
-            np.add(p, grid.coarse, out=r)
-            r -= grid.coarse
-            coarse += r
+            # The constant's binade rounds the sum to the grid; what that leaves of the product is exact.
+            np.add(held, p, out=spare)
+            np.subtract(spare, held, out=r)
+            held, spare = spare, held
             p -= r
-            p += grid.fine
-            p -= grid.fine
-            fine += p
+            if p.view(np.uint64).max():
+                p += grid.fine
+                p -= grid.fine
+                total.fine.setdefault(start, np.zeros(stop - start)).__iadd__(p)
+        np.subtract(held, grid.coarse, out=sum_)
     return total
 
 
-def merged(partials: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def merged(partials: Sequence[Partial]) -> Partial:
     """Partial sums as one."""
-    total = np.array(partials[0])
+    total = Partial(np.array(partials[0].coarse), dict(partials[0].fine))
     for part in partials[1:]:
-        total += part
+        np.add(total.coarse, part.coarse, out=total.coarse)
+        for start, chunk in part.fine.items():
+            total.fine[start] = total.fine[start] + chunk if start in total.fine else chunk
     return total
 
 
-def finish(partials: list[NDArray[np.float64]], total_weight: float) -> NDArray[np.float32]:
+def finish(partials: Sequence[Partial], total_weight: float) -> NDArray[np.float32]:
     """The mean: all partial sums together, divided and rounded once."""
-    size = partials[0].shape[1]
+    size = len(partials[0].coarse)
     mean = np.empty(size, np.float32)
-    both = np.empty((2, min(CHUNK, size)))
+    scratch = np.empty(min(CHUNK, size))
     for start in range(0, size, CHUNK):
         stop = min(start + CHUNK, size)
-        total = both[:, : stop - start]
-        np.copyto(total, partials[0][:, start:stop])
+        total = scratch[: stop - start]
+        np.copyto(total, partials[0].coarse[start:stop])
         for part in partials[1:]:
-            total += part[:, start:stop]
-        total[0] += total[1]
-        total[0] /= total_weight
-        mean[start:stop] = total[0]
+            total += part.coarse[start:stop]
+        fine = [part.fine[start] for part in partials if start in part.fine]
+        if fine:
+            total += np.sum(fine, axis=0)
+        total /= total_weight
+        mean[start:stop] = total
     return mean

@@ -5,17 +5,18 @@ The in-process fleet and every actor run this same code, which is why place cann
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import RayflError, broken
-from rayfl.fleet.exact import Grid, finish, partial_sum
+from rayfl.fleet.exact import Grid, Partial, finish, partial_sum
 from rayfl.fleet.lockstep import Lockstep, Visit, begun, together
 from rayfl.fleet.seam import REPORT_LIMIT, Client, ClientId, DataRef, Out, Phase, Ref, Report, Shard, Vector
 
@@ -42,15 +43,15 @@ class Holdings:
     def shard(self, client: ClientId) -> Shard:
         """The server owns nothing here: its sets are named ones."""
         rows = self.rows(client)
-        return Shard(sealed(self.x[rows]), sealed(self.y[rows]) if self.client_labels or client < 0 else None)
+        labelled = self.client_labels or client < 0
+        return Shard(sealed(self.x.take(rows, axis=0)), sealed(self.y.take(rows)) if labelled else None)
 
     def rows(self, client: ClientId) -> NDArray[np.int64]:
         """The rows of a client's samples in the training set."""
         return self.order[:0] if client < 0 else self.order[self.offsets[client] : self.offsets[client + 1]]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One client's part of a map: its round, its own inputs and its stored state."""
 
     client: ClientId
@@ -59,17 +60,19 @@ class Task:
     state: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Done:
+NOTHING: Mapping[str, Any] = {}
+
+
+class Done(NamedTuple):
     """What the fleet learns of one client's phase. `error` holds the traceback of one that raised, `refusal` what a
     person can mend."""
 
     client: ClientId
-    report: Report = field(default_factory=dict)
+    report: Report = NOTHING
     report_bytes: int = 0
-    state_bytes: Mapping[str, int] = field(default_factory=dict)
-    peaks: Mapping[str, float] = field(default_factory=dict)
-    update_bytes: Mapping[str, int] = field(default_factory=dict)
+    state_bytes: Mapping[str, int] = NOTHING
+    peaks: Mapping[str, float] = NOTHING
+    update_bytes: Mapping[str, int] = NOTHING
     forward: int = 0
     backward: int = 0
     seconds: float = 0.0
@@ -78,7 +81,7 @@ class Done:
 
     @property
     def finite(self) -> bool:
-        return all(np.isfinite(peak) for peak in self.peaks.values())
+        return all(map(math.isfinite, self.peaks.values()))
 
 
 class Executor:
@@ -183,10 +186,10 @@ class Executor:
         for client in clients:
             task = Task(-1 - client, t, {"w": self.updates[mapping, client]["w"]}, {})
             ((done, _),) = self._visit(phase, task, inputs)
-            results.append(replace(done, client=client))
+            results.append(done._replace(client=client))
         return results
 
-    def partial(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> NDArray[np.float64]:
+    def partial(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Partial:
         return partial_sum({client: self.updates[mapping, client][key] for client in weights}, weights, grid)
 
     def whole(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Vector:
@@ -201,12 +204,11 @@ class Executor:
             del self.updates[held]
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(NamedTuple):
     """What a visit leaves behind at its place."""
 
-    update: Mapping[str, Vector] = field(default_factory=dict)
-    state: Mapping[str, Any] = field(default_factory=dict)
+    update: Mapping[str, Vector] = NOTHING
+    state: Mapping[str, Any] = NOTHING
 
 
 def ended(visit: Visit, seconds: float) -> tuple[Done, Left]:

@@ -13,10 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rayfl.fleet.exact import Grid
+from rayfl.fleet.exact import Grid, Partial
 from rayfl.fleet.executor import Done
 from rayfl.fleet.seam import ClientId
 
@@ -38,7 +35,7 @@ class Answer:
     """What a call of an actor brings back: outcomes, and their sum where one was expected."""
 
     done: list[Done]
-    sum: NDArray[np.float64] | None = None
+    sum: Partial | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Early:
     expected: Expected | None
     answers: list[Answer] = field(default_factory=list)
 
-    def sums(self, weights: Mapping[ClientId, float], grid: Grid) -> list[NDArray[np.float64]] | None:
+    def sums(self, weights: Mapping[ClientId, float], grid: Grid) -> list[Partial] | None:
         """All of them, if they are just those of this mean."""
         if self.expected is None or self.expected.grid != grid or self.expected.weights != weights:
             return None
@@ -68,12 +65,14 @@ class Expectation:
     def __init__(self, sizes: Sized) -> None:
         self.sizes = sizes
         self.grid: Grid | None = None
+        self.latest: dict[ClientId, float] = {}
 
     def of(self, clients: Collection[ClientId]) -> Expected | None:
         """What is expected of a map over these clients; nothing as long as no mean was by size."""
         if self.grid is None or len(clients) < 2 or min(clients) < 0:
             return None
-        return Expected(self.by_size(clients), self.grid)
+        self.latest = self.by_size(clients)
+        return Expected(self.latest, self.grid)
 
     def by_size(self, clients: Collection[ClientId]) -> dict[ClientId, float]:
         """Weights as `Replies.checked_weights` gives them: scaled by a power of two that brings the sum below one."""
@@ -83,4 +82,6 @@ class Expectation:
 
     def learn(self, weights: Mapping[ClientId, float], grid: Grid) -> None:
         """Take note of a mean that was asked for."""
-        self.grid = grid if weights == self.by_size(weights) else None
+        if weights != self.latest:
+            self.latest = self.by_size(weights)
+        self.grid = grid if weights == self.latest else None

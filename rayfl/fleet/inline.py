@@ -74,7 +74,8 @@ class InlineReplies(Replies):
         if len(chosen) == 1:
             return self._fleet.put(executor.single(self._number, key, next(iter(chosen))))
         grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in chosen.items()), len(chosen))
-        return self._fleet.put(executor.whole(self._number, key, chosen, grid))
+        with self._fleet.clock.running("reduce"):
+            return self._fleet.put(executor.whole(self._number, key, chosen, grid))
 
     def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
         done = self._fleet.executor.examine(self._number, phase, list(self), self._fleet.round, here(inputs))

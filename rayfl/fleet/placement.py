@@ -33,9 +33,10 @@ class Plan(Generic[T]):
     def __init__(self, tasks: Sequence[T], seconds: Callable[[T], float], actors: int) -> None:
         self.seconds, self.actors = seconds, actors
         ordered = sorted(tasks, key=seconds, reverse=True)
-        total = sum(map(seconds, ordered))
+        takes = [seconds(task) for task in ordered]
+        total = sum(takes)
         share = 1.0 if total <= GRAIN_SECONDS * actors else HEAD_SHARE
-        self.heads, rest = longest_first(ordered, seconds, actors, share * total)
+        self.heads, rest = longest_first(ordered, takes, actors, share * total)
         self.tail = deque(rest)
 
     def __bool__(self) -> bool:
@@ -58,18 +59,18 @@ class Plan(Generic[T]):
 
 
 def longest_first(
-    ordered: Sequence[T], seconds: Callable[[T], float], actors: int, budget: float
+    ordered: Sequence[T], seconds: Sequence[float], actors: int, budget: float
 ) -> tuple[list[list[T]], list[T]]:
     """Deal the longest tasks, up to `budget` seconds in all, each to the least loaded actor; the rest in order."""
     loads = [(0.0, i) for i in range(actors)]
     heads: list[list[T]] = [[] for _ in range(actors)]
     dealt = 0.0
-    for position, task in enumerate(ordered):
+    for position, (task, takes) in enumerate(zip(ordered, seconds, strict=True)):
         # Every actor gets something before the budget counts.
-        if position >= actors and dealt + seconds(task) > budget * (1 + 1e-9):
+        if position >= actors and dealt + takes > budget * (1 + 1e-9):
             return [head for head in heads if head], list(ordered[position:])
-        load, i = heapq.heappop(loads)
+        load, i = loads[0]
         heads[i].append(task)
-        dealt += seconds(task)
-        heapq.heappush(loads, (load + seconds(task), i))
+        dealt += takes
+        heapq.heapreplace(loads, (load + takes, i))
     return [head for head in heads if head], []

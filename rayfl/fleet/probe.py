@@ -52,7 +52,7 @@ def measured_share(spec: Spec, holdings: Holdings, cpus: float) -> float:
     """The share that an actor with a GPU of its own measures."""
     import ray
 
-    from rayfl.fleet.ray_fleet import ClientActor
+    from rayfl.fleet.ray_actor import ClientActor
 
     alone = Placement(1, cpus, 1.0, cuda=True)
     remote = ray.remote(ClientActor).options(num_cpus=cpus, num_gpus=1)

@@ -7,8 +7,7 @@ replaced, and whatever it had not finished, or still held, is computed again wit
 from __future__ import annotations
 
 import logging
-import os
-import weakref
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -16,117 +15,26 @@ from typing import Any, cast
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import (
-    ActorDiedError,
-    ActorUnavailableError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-)
+from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from rayfl.errors import PhaseError, ResourceError
-from rayfl.fleet.base import BaseFleet, Errand, Spec, Then, examined
-from rayfl.fleet.exact import Grid, finish, merged
-from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen, nbytes
+from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
+from rayfl.fleet.executor import Done, Holdings, Task, nbytes
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Placement, Plan
-from rayfl.fleet.places import Call, Place, in_a_tree
-from rayfl.fleet.probe import footprint
-from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report, Vector
-from rayfl.fleet.travel import Batch, Here, emptied, filled, sent, within_limit
+from rayfl.fleet.ray_actor import ClientActor
+from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of, taken
+from rayfl.fleet.ray_places import Call, Place
+from rayfl.fleet.ray_replies import RayReplies
+from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
+from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, emptied, sent, within_limit
 
 log = logging.getLogger("rayfl")
 
-DEATHS = (RayActorError, ActorDiedError, ActorUnavailableError, OutOfMemoryError)
 LIVES_OF_A_TASK = 4
 STILLBIRTHS = 10  # in a row, of one place; each that is put on a dying node is one
 GREETING_SECONDS = 60
-INLINE_BYTES = 64 << 10
 MAX_ARGUMENT_BYTES = 256 << 20  # values pinned by one call; more clients than fit are split over several calls
-
-
-class ClientActor:
-    """One place on the cluster."""
-
-    def __init__(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
-        self.become(spec, pinned, holdings)
-
-    def become(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
-        """Serve this federation from now on, and nothing of an earlier one."""
-        import torch
-
-        torch.set_num_threads(spec.threads)
-        if pinned.cuda and 0 < pinned.gpus < 1:
-            # A fraction of a GPU is only admission control for Ray; this makes it a limit.
-            torch.cuda.set_per_process_memory_fraction(pinned.gpus)
-        self.executor = Executor(holdings, spec.make_learner(), spec.streams)
-
-    def hello(self) -> dict[str, Any]:
-        """Where this actor lives."""
-        import torch
-
-        context = ray.get_runtime_context()
-        return {
-            "pid": os.getpid(),
-            "node": context.get_node_id(),
-            "gpus": context.get_accelerator_ids().get("GPU", []),
-            "threads": torch.get_num_threads(),
-        }
-
-    def run(
-        self,
-        number: int,
-        phase: Phase,
-        batch: Batch,
-        shared: Mapping[str, Any],
-        free: Sequence[int],
-        expected: Expected | None,
-        *values: Any,
-    ) -> Answer:
-        """Outcomes of all tasks. What state they leave is kept for `collect`."""
-        for old in free:
-            self.executor.free(old)
-        results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
-        self.states = {done.client: dict(state) for done, state in results if state}
-        done = [outcome for outcome, _ in results]
-        if expected is None or not all("w" in outcome.peaks and outcome.finite for outcome in done):
-            return Answer(done)
-        return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid))
-
-    def collect(self, clients: Sequence[ClientId]) -> Any:
-        """The state that clients of the last run left, each an object of its own, which a neighbour may want alone."""
-        states, self.states = self.states, {}
-        return True, *(states[client] for client in clients)
-
-    def examine(
-        self, number: int, phase: Phase, clients: Sequence[ClientId], t: int, shared: Mapping[str, Any], *values: Any
-    ) -> list[Done]:
-        return self.executor.examine(number, phase, clients, t, filled(shared, values))
-
-    def footprint(self) -> tuple[int, int]:
-        """What one client takes of this actor's GPU, in bytes, and what there is."""
-        return footprint(self.executor)
-
-    def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
-        self.executor.add_features(name, features)
-
-    def partial(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> NDArray[np.float64]:
-        return self.executor.partial(number, key, weights, grid)
-
-    def begin_sum(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> None:
-        """Like `partial`, but the sum stays here, where `finish_sum` will want it."""
-        self.sum = self.executor.partial(number, key, weights, grid)
-
-    def finish_sum(self, total: float, *partials: NDArray[np.float64]) -> tuple[bool, Vector]:
-        return True, finish([self.sum, *partials], total)
-
-    def merge(self, *partials: NDArray[np.float64]) -> NDArray[np.float64]:
-        return merged(partials)
-
-    def single(self, number: int, key: str, client: ClientId) -> tuple[bool, Vector]:
-        return True, self.executor.single(number, key, client)
 
 
 class RayFleet(BaseFleet):
@@ -141,9 +49,10 @@ class RayFleet(BaseFleet):
         self.awaited = {place.actor.hello.remote(): number for number, place in enumerate(self.pool)}
         self.hellos: list[dict[str, Any]] = [{} for _ in self.pool]
         self.seconds_per_sample = 0.0
-        self.where: dict[tuple[int, ClientId], tuple[int, int]] = {}
+        self.where: dict[int, dict[ClientId, tuple[int, int]]] = defaultdict(dict)
         self.errands: dict[Any, RayErrand] = {}
         self.expected = Expectation(self)
+        self.node = ray.get_runtime_context().get_node_id()
         self.early: dict[int, Early] = {}
         self._greet()
 
@@ -186,7 +95,7 @@ class RayFleet(BaseFleet):
 
     def close(self) -> None:
         for place in self.pool:
-            ray.kill(place.actor)
+            place.dismiss()
 
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         stored = ray.put(dict(features))
@@ -226,8 +135,11 @@ class RayFleet(BaseFleet):
                 batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
                 if rest:
                     plan.put_back(rest)
-                running[self._run(place, number, phase, batch, shared, early.expected)] = self._call(place, batch)
-            finished = ray.wait([*self.errands, *running, *self.awaited], num_returns=1)[0][0]
+                with self.clock.running("broadcast"):
+                    sent_off = self._run(place, number, phase, batch, shared, early.expected)
+                running[sent_off] = self._call(place, batch)
+            self.draw_ahead()
+            finished = first_of([*self.errands, *running, *self.awaited])
             if finished in self.awaited:
                 continue
             if finished in self.errands:
@@ -239,7 +151,7 @@ class RayFleet(BaseFleet):
                 plan.put_back(call.batch)
             elif call.answer is None and (leaving := [done.client for done in answer.done if done.state_bytes]):
                 # A state must outlive its actor: only what has been collected is done.
-                first, *handles = self._collect(call.place, leaving)
+                first, *handles = self._collect(call.place, number, leaving)
                 states = dict(zip(leaving, handles, strict=True))
                 running[first] = replace(call, answer=answer, states=states)
             else:
@@ -249,15 +161,15 @@ class RayFleet(BaseFleet):
                 done |= {outcome.client: outcome for outcome in outcomes}
                 stored |= call.states
                 lies = (call.place, call.generation)
-                self.where |= {(number, outcome.client): lies for outcome in outcomes}
+                self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
                 if any(outcome.error for outcome in outcomes):
                     break
-                self._learn_speed(outcomes, call.batch)
+                self._learn_speed(outcomes, call)
         return {client: done[client] for client in sorted(done)}, stored
 
     def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
-        tasks = [self._task(client, each) for client in each]
-        return RayErrand(self, next(self._numbers), phase, tasks, self._stored(shared), then)
+        tasks = self._tasks(list(each), each)
+        return RayErrand(self, next(self._numbers), phase, list(tasks.values()), self._stored(shared), then)
 
     def _stored(self, shared: Mapping[str, Any]) -> dict[str, Any]:
         """Large arrays among the inputs go to the object store once, not into every call."""
@@ -276,24 +188,30 @@ class RayFleet(BaseFleet):
         tasks: list[Task],
         shared: Mapping[str, Any],
         expected: Expected | None = None,
+        errand: bool = False,
     ) -> Any:
+        """Send tasks to a place; what to take the answer from."""
         values: dict[Any, int] = {}
         batch, common = Batch.packed(tasks, values), emptied(shared, values)
-        freed, self.pool[place].freed = self.pool[place].freed, []
+        held = self.pool[place]
+        freed, held.freed = held.freed, []
         part = None if expected is None else expected.part(batch.clients)
-        return self.pool[place].actor.run.remote(number, phase, batch, common, freed, part, *sent(values))
+        arguments = (number, phase, batch, common, freed, part, *sent(values))
+        if held.line is None or errand or not all(isinstance(handle, Here) for handle in values):
+            return held.actor.run.remote(*arguments)
+        return held.line.call(*arguments)
 
     def _call(self, place: int, batch: list[Task]) -> Call:
         return Call(place, self.pool[place].generation, batch)
 
-    def _collect(self, place: int, clients: list[ClientId]) -> list[Any]:
+    def _collect(self, place: int, number: int, clients: list[ClientId]) -> list[Any]:
         method = self.pool[place].actor.collect.options(num_returns=1 + len(clients))
-        return cast(list[Any], method.remote(clients))
+        return cast(list[Any], method.remote(number, clients))
 
     def _answer(self, finished: Any, call: Call, lives: dict[ClientId, int]) -> Answer | None:
         """What a call answered; None when its actor died (and has been replaced)."""
         try:
-            return cast(Answer, ray.get(finished))
+            return cast(Answer, taken(finished))
         except DEATHS as error:
             for task in call.batch:
                 lives[task.client] -= 1
@@ -307,30 +225,40 @@ class RayFleet(BaseFleet):
             return None
         except ObjectLostError:
             raise  # what lay on a node that died is only in the last checkpoint
-        except RayTaskError as error:
+        except (RayTaskError, LineError) as error:
             who = ", ".join(str(task.client) for task in call.batch[:5])
             raise PhaseError(f"a call for client {who} failed in round {self.round}:\n{error}") from error
 
     def _replace(self, place: int, error: Exception, stillbirths: int = 0) -> None:
         log.warning("client actor %d died in round %d and is replaced (%s)", place, self.round, type(error).__name__)
-        ray.kill(self.pool[place].actor)
+        self.pool[place].dismiss()
         self.pool[place] = Place(self._hire(), self.pool[place].generation + 1, stillbirths)
         self.awaited = {hello: other for hello, other in self.awaited.items() if other != place}
         self.awaited[self.pool[place].actor.hello.remote()] = place
 
     def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
         pace = max(self.seconds_per_sample, 1e-6)
-        seconds = {client: max(self.size(client), 1) * pace for client in tasks}
-        return Plan(list(tasks.values()), lambda task: seconds[task.client], len(self._present()))
+        return Plan(list(tasks.values()), lambda task: max(self.size(task.client), 1) * pace, len(self._present()))
 
-    def _learn_speed(self, outcomes: Sequence[Done], batch: Sequence[Task]) -> None:
-        samples = sum(self.size(task.client) for task in batch)
+    def _learn_speed(self, outcomes: Sequence[Done], call: Call) -> None:
+        samples = sum(self.size(task.client) for task in call.batch)
         if not samples:  # the server's tasks say nothing about a client's
             return
-        measured = sum(outcome.seconds for outcome in outcomes if outcome.client >= 0) / samples
+        seconds = sum(outcome.seconds for outcome in outcomes if outcome.client >= 0)
+        measured = seconds / samples
         self.seconds_per_sample = (
             measured if not self.seconds_per_sample else 0.7 * self.seconds_per_sample + 0.3 * measured
         )
+        place = self.pool[call.place]
+        place.short_calls = place.short_calls + 1 if seconds < SHORT_SECONDS else 0
+        if place.line is None and place.short_calls >= SHORT_CALLS and self.hellos[call.place]["node"] == self.node:
+            self._lay_line(place)
+
+    def _lay_line(self, place: Place) -> None:
+        try:
+            place.line = Line(place.actor)
+        except DEATHS:
+            log.debug("an actor died while a line was laid to it: its next call will tell")
 
     # -- updates -----------------------------------------------------------------------------------------------
 
@@ -344,22 +272,20 @@ class RayFleet(BaseFleet):
     ) -> Replies:
         return RayReplies(self, number, phase, tasks, shared, done)
 
-    def forget(self, number: int, clients: Sequence[ClientId]) -> None:
-        for client in clients:
-            self.where.pop((number, client), None)
+    def forget(self, number: int) -> None:
+        self.where.pop(number, None)
         for place in self.pool:
             place.freed.append(number)
 
     def holders(self, number: int, clients: Sequence[ClientId]) -> dict[int, list[ClientId]] | list[ClientId]:
         """Which place holds whose update; or the clients whose update died with its actor."""
-        lost = []
-        groups: dict[int, list[ClientId]] = {}
+        groups: dict[tuple[int, int], list[ClientId]] = defaultdict(list)
+        where = self.where[number]
         for client in clients:
-            place, generation = self.where[number, client]
-            if generation != self.pool[place].generation:
-                lost.append(client)
-            groups.setdefault(place, []).append(client)
-        return lost or groups
+            groups[where[client]].append(client)
+        alive = {(place, self.pool[place].generation) for place, _ in groups}
+        lost = [client for lies, held in groups.items() if lies not in alive for client in held]
+        return sorted(lost) or {place: held for (place, _), held in groups.items()}
 
     def bury_the_dead(self) -> None:
         """Replace every actor that no longer answers."""
@@ -385,7 +311,7 @@ class RayErrand(Errand):
             self._send(fleet._call(place, tasks[start :: len(places)]))
 
     def _send(self, call: Call) -> None:
-        reference = self.fleet._run(call.place, self.number, self.phase, call.batch, self.shared)
+        reference = self.fleet._run(call.place, self.number, self.phase, call.batch, self.shared, errand=True)
         self.calls[reference] = call
         self.fleet.errands[reference] = self
 
@@ -404,90 +330,3 @@ class RayErrand(Errand):
     def wait(self) -> None:
         while self.calls:
             self.answered(ray.wait(list(self.calls), num_returns=1)[0][0])
-
-
-class RayReplies(Replies):
-    """Updates that lie at the actors, and the recipe to make a lost one again."""
-
-    def __init__(
-        self,
-        fleet: RayFleet,
-        number: int,
-        phase: Phase,
-        tasks: Mapping[ClientId, Task],
-        shared: Mapping[str, Any],
-        done: Mapping[ClientId, Done],
-    ) -> None:
-        super().__init__({client: outcome.report for client, outcome in done.items()})
-        self._fleet, self._number, self._phase, self._tasks, self._shared = fleet, number, phase, tasks, shared
-        self._peaks = {client: outcome.peaks for client, outcome in done.items()}
-        self._bytes = {client: outcome.update_bytes for client, outcome in done.items()}
-        self._early = fleet.early.pop(number)
-        weakref.finalize(self, fleet.forget, number, list(tasks))
-
-    def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
-        chosen = self.checked_weights(weights)
-        size = self._bytes[next(iter(chosen))][key]
-        while True:
-            groups = self._held(list(chosen))
-            try:
-                return Ref(self._mean(groups, chosen, key, small=size <= INLINE_BYTES), nbytes=size)
-            except DEATHS:
-                self._fleet.bury_the_dead()
-
-    def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str, small: bool) -> Any:
-        """The handle of the mean. Small sums are added up here, large ones where the first of them lies."""
-        actors = {place: self._fleet.pool[place].actor for place in groups}
-        first, *others = groups
-        if len(weights) == 1:
-            return settled(actors[first].single, self._number, key, next(iter(weights)))
-        grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in weights.items()), len(weights))
-        if small and key == "w":
-            self._fleet.expected.learn(weights, grid)
-            if (sums := self._early.sums(weights, grid)) is not None:
-                return Here(frozen(finish(sums, sum(weights.values()))))
-        parts = {place: {client: weights[client] for client in clients} for place, clients in groups.items()}
-        total = sum(weights.values())
-        if small:
-            asked = [actors[place].partial.remote(self._number, key, part, grid) for place, part in parts.items()]
-            return Here(frozen(finish(ray.get(asked), total)))
-        begun = actors[first].begin_sum.remote(self._number, key, parts[first], grid)
-        partials = [actors[place].partial.remote(self._number, key, parts[place], grid) for place in others]
-        ray.get(begun)
-        return settled(actors[first].finish_sum, total, *in_a_tree([actors[place] for place in others], partials))
-
-    def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
-        values: dict[Any, int] = {}
-        shared = emptied(inputs, values)
-        while True:
-            groups = self._held(list(self))
-            calls = [
-                self._fleet.pool[place].actor.examine.remote(
-                    self._number, phase, clients, self._fleet.round, shared, *sent(values)
-                )
-                for place, clients in groups.items()
-            ]
-            try:
-                done = [outcome for part in ray.get(calls) for outcome in part]
-            except DEATHS:
-                self._fleet.bury_the_dead()
-                continue
-            return examined(self._fleet, done)
-
-    def _held(self, clients: list[ClientId]) -> dict[int, list[ClientId]]:
-        """Which place holds whose update, after making the lost ones again."""
-        while True:
-            found = self._fleet.holders(self._number, clients)
-            if isinstance(found, dict):
-                return found
-            lost = {client: self._tasks[client] for client in found}
-            done, _ = self._fleet.execute(self._number, self._phase, lost, self._shared)
-            del self._fleet.early[self._number]
-            self._fleet.refuse_errors(done.values())
-
-
-def settled(method: Any, *arguments: Any) -> Any:
-    """The handle of a vector that an actor makes, once it is certain that the actor lived to make it."""
-    answered, vector = method.options(num_returns=2).remote(*arguments)
-    ray.get(answered)
-    return vector

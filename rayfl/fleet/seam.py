@@ -140,7 +140,7 @@ class Replies(Mapping[ClientId, Report]):
             raise ConfigError(broken("mean takes clients that replied", f"client {strangers[0]}"))
         chosen = {client: float(weights[client]) for client in sorted(weights)}
         for client, weight in chosen.items():
-            if not np.isfinite(weight) or weight < 0:
+            if not math.isfinite(weight) or weight < 0:
                 raise ConfigError(
                     broken("weights of a mean are finite and not negative", f"{weight} (client {client})")
                 )

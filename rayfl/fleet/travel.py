@@ -9,6 +9,8 @@ from typing import Any
 from rayfl.fleet.executor import Task, nbytes, walked
 from rayfl.fleet.seam import ClientId, DataRef, Ref
 
+INLINE_BYTES = 64 << 10  # larger arrays lie in the object store, once a node
+
 
 @dataclass(frozen=True)
 class Slot:

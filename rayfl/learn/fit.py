@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rayfl.learn.learner import Learner
+from rayfl.learn.learner import Learner, fresh_seed
 from rayfl.learn.optimisers import Optimiser, optimiser
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
@@ -113,7 +113,7 @@ def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | 
     pixels = learner.pixels(client.x)
     labels = torch.from_numpy(np.array(client.y if client.labels is not None else np.zeros(len(client.x), np.int64)))
     labels = labels.to(learner.device)
-    generator = torch.Generator().manual_seed(int(client.rng.integers(1 << 62)))
+    generator = torch.Generator().manual_seed(fresh_seed(client.rng))
     learner.probe(client.x)
     for index in visits(len(client.x), settings, client.rng, learner.smallest_batch, keep):
         chosen = torch.from_numpy(index).to(learner.device)
@@ -127,9 +127,9 @@ def visits(
     size: int, settings: LocalTraining, rng: np.random.Generator, smallest: int, keep: NDArray[np.bool_] | None
 ) -> Iterator[NDArray[np.int64]]:
     """Positions of every mini-batch: whole epochs, or as many steps as the settings say."""
-    pool = np.arange(size) if keep is None else np.flatnonzero(keep)
+    pool: int | NDArray[np.int64] = size if keep is None else np.flatnonzero(keep)  # either can be permuted
     least = settings.batch_size if settings.drop_last else smallest
-    if min(len(pool), settings.batch_size) < least:
+    if min(size if keep is None else int(keep.sum()), settings.batch_size) < least:
         return
     done, epoch = 0, 0
     while settings.steps is not None or epoch < settings.epochs:

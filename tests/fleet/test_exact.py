@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayfl.fleet.exact import CHUNK, Grid, finish, partial_sum
+from rayfl.fleet.exact import CHUNK, Grid, finish, merged, partial_sum
 from rayfl.fleet.executor import peak
 
 Vectors = dict[int, NDArray[np.float32]]
@@ -120,3 +120,24 @@ def test_grids_hold_the_whole_sum(bound: float, terms: int) -> None:
         binade = math.frexp(constant)[1]
         assert math.frexp(constant + reach)[1] == math.frexp(constant - reach)[1] == binade
         assert reach < 2**52 * math.ulp(constant)
+
+
+@given(cohorts())
+@settings(max_examples=100, deadline=None)
+def test_parts_may_be_merged_before_they_are_finished(
+    drawn: tuple[Vectors, dict[int, float], list[list[int]], list[list[int]]],
+) -> None:
+    vectors, weights, groups, _ = drawn
+    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors))
+    parts = [partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid) for group in groups]
+    total = sum(weights[c] for c in sorted(weights))
+    assert finish([merged(parts)], total).tobytes() == finish(parts, total).tobytes()
+
+
+@pytest.mark.parametrize(("weight", "chunks"), [(5.0, []), (0.1, [0, CHUNK, 2 * CHUNK])])
+def test_sample_counts_leave_nothing_to_the_fine_grid(weight: float, chunks: list[int]) -> None:
+    """Half of what a partial sum would weigh."""
+    values = np.random.default_rng(0).uniform(0.5, 1, 2 * CHUNK + 5).astype(np.float32)
+    found = partial_sum({0: values}, {0: weight}, Grid.bounded(5.0, 1))
+    assert sorted(found.fine) == chunks
+    assert found.nbytes == 8 * len(values) * (2 if chunks else 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rayfl.fleet.base import BaseFleet
-from rayfl.fleet.exact import Grid
+from rayfl.fleet.exact import Grid, Partial
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.ray_fleet import RayFleet
 from rayfl.fleet.seam import SERVER, ClientId, Replies
@@ -16,7 +16,7 @@ from tests.fleet import phases
 from tests.fleet.toys import CLIENTS
 
 GRID, OTHER = Grid.bounded(1.0, 2), Grid.bounded(64.0, 2)
-SUM = np.ones((2, 3))
+SUM = Partial(np.ones(3))
 
 
 class Sizes:

@@ -20,7 +20,7 @@ from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
 from rayfl.fleet.ray_fleet import RayFleet
 from rayfl.fleet.seam import SERVER, DataRef, Ref
-from rayfl.fleet.travel import Slot, emptied, filled, within_limit
+from rayfl.fleet.travel import INLINE_BYTES, Slot, emptied, filled, within_limit
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, ray_fleet, spec
 
@@ -88,7 +88,7 @@ def test_speed_is_learnt_from_clients_alone(ray_pool: RayFleet) -> None:
 def test_large_inputs_travel_once_by_reference(ray_pool: RayFleet, calls: Calls) -> None:
     import ray
 
-    large = np.ones(module.INLINE_BYTES)
+    large = np.ones(INLINE_BYTES)
     got = ray_pool.map(phases.pass_on, CLIENTS, values={"list": [ray_pool.put(large)] * 3, "one": ray_pool.put(large)})
     assert got[0]["total"] == 4 * len(large)
     assert all(isinstance(value, ray.ObjectRef) for _, _, values in calls for value in values)
@@ -96,9 +96,9 @@ def test_large_inputs_travel_once_by_reference(ray_pool: RayFleet, calls: Calls)
 
 
 def test_a_large_array_is_stored_before_it_is_sent(ray_pool: RayFleet, calls: Calls) -> None:
-    ray_pool.map(phases.train_a_bit, CLIENTS, w=np.zeros(module.INLINE_BYTES, np.float32))
+    ray_pool.map(phases.train_a_bit, CLIENTS, w=np.zeros(INLINE_BYTES, np.float32))
     assert len({values[0] for _, _, values in calls}) == 1
-    assert ray_pool.costs.down == len(CLIENTS) * 4 * module.INLINE_BYTES
+    assert ray_pool.costs.down == len(CLIENTS) * 4 * INLINE_BYTES
 
 
 def test_arguments_above_the_limit_are_split_over_several_calls(

@@ -395,6 +395,15 @@ def test_an_examination_that_raises_names_the_client(fleet: BaseFleet) -> None:
         got.examine(phases.norm, missing_input=1)
 
 
+def test_a_cohort_that_was_drawn_ahead_is_the_same(fleet: BaseFleet) -> None:
+    drawn = [fleet.sample(t) for t in range(6)]
+    for fleet.round in range(5):
+        assert fleet.sample(fleet.round) == drawn[fleet.round]
+        fleet.draw_ahead()
+        assert fleet.sample(fleet.round + 1, among=[3]) == [3]
+        assert fleet.sample(fleet.round + 1) == drawn[fleet.round + 1]
+
+
 # -- costs and what a method leaves ----------------------------------------------------------------------------------
 
 
@@ -404,8 +413,8 @@ def test_costs_are_bytes_each_way_and_sample_passes(fleet: BaseFleet) -> None:
     expected = {"participants": 2, "down": 80, "up": 88, "forward": 24, "backward": 12}
     assert fleet.costs.take() == {**expected, "server_forward": 0, "server_backward": 0}
     assert fleet.costs.participants == 0
-    assert fleet.take_busy() > 0
-    assert fleet.take_busy() == 0
+    assert fleet.clock.take()["time/busy_s"] > 0
+    assert set(fleet.clock.take().values()) == {0.0}
 
 
 def test_own_inputs_and_references_to_neighbours_cost_their_size(fleet: BaseFleet) -> None:

@@ -58,7 +58,7 @@ def cleared(fleet: BaseFleet) -> BaseFleet:
     fleet.round = 0
     fleet.table.clear()
     fleet.left.clear()
-    for take in (fleet.take_logged, fleet.take_estimates, fleet.take_busy, fleet.take_diverged, fleet.costs.take):
+    for take in (fleet.take_logged, fleet.take_estimates, fleet.clock.take, fleet.take_diverged, fleet.costs.take):
         take()
     return fleet
 

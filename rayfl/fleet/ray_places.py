@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ray
+
 from rayfl.fleet.executor import Task
 from rayfl.fleet.expected import Answer
+from rayfl.fleet.ray_line import Line
 from rayfl.fleet.seam import ClientId
 
 FAN_IN = 8  # partial sums that one actor adds up; with more actors than this, sums meet in a tree
@@ -32,6 +35,14 @@ class Place:
     generation: int = 0
     stillbirths: int = 0
     freed: list[int] = field(default_factory=list)
+    short_calls: int = 0
+    line: Line | None = None
+
+    def dismiss(self) -> None:
+        """The actor goes, wherever it is."""
+        if self.line is not None:
+            self.line.close()
+        ray.kill(self.actor)
 
 
 def in_a_tree(actors: Sequence[Any], partials: list[Any]) -> list[Any]:

@@ -1,0 +1,122 @@
+"""What every client actor runs: an executor, and its answers to the coordinator."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from rayfl.fleet.base import Spec
+from rayfl.fleet.cores import keep_to_own
+from rayfl.fleet.exact import Grid, Partial, finish, merged
+from rayfl.fleet.executor import Done, Executor, Holdings
+from rayfl.fleet.expected import Answer, Expected
+from rayfl.fleet.placement import Placement
+from rayfl.fleet.probe import footprint
+from rayfl.fleet.ray_line import answered
+from rayfl.fleet.seam import ClientId, Phase, Vector
+from rayfl.fleet.travel import Batch, filled
+
+
+class ClientActor:
+    """One place on the cluster."""
+
+    def __init__(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
+        # Calls on a standing line come in a thread of their own, beside an errand's.
+        self.one_at_a_time = threading.Lock()
+        self.states: dict[tuple[int, ClientId], Any] = {}
+        import torch  # noqa: F401
+
+        gc.freeze()  # nothing of the libraries is garbage; looking for it takes longer than a short round
+        keep_to_own(spec.threads)
+        self.become(spec, pinned, holdings)
+
+    def become(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
+        """Serve this federation from now on, and nothing of an earlier one."""
+        import torch
+
+        torch.set_num_threads(spec.threads)
+        if pinned.cuda and 0 < pinned.gpus < 1:
+            # A fraction of a GPU is only admission control for Ray; this makes it a limit.
+            torch.cuda.set_per_process_memory_fraction(pinned.gpus)
+        self.executor = Executor(holdings, spec.make_learner(), spec.streams)
+
+    def hello(self) -> dict[str, Any]:
+        """Where this actor lives."""
+        import torch
+
+        context = ray.get_runtime_context()
+        return {
+            "pid": os.getpid(),
+            "node": context.get_node_id(),
+            "gpus": context.get_accelerator_ids().get("GPU", []),
+            "threads": torch.get_num_threads(),
+        }
+
+    def run(
+        self,
+        number: int,
+        phase: Phase,
+        batch: Batch,
+        shared: Mapping[str, Any],
+        free: Sequence[int],
+        expected: Expected | None,
+        *values: Any,
+    ) -> Answer:
+        """Outcomes of all tasks. What state they leave is kept for `collect`."""
+        with self.one_at_a_time:
+            self._free(free)
+            results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
+            self.states |= {(number, done.client): dict(state) for done, state in results if state}
+            done = [outcome for outcome, _ in results]
+            if expected is None or not all("w" in outcome.peaks and outcome.finite for outcome in done):
+                return Answer(done)
+            return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid))
+
+    def _free(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.executor.free(number)
+        if self.states:
+            self.states = {key: state for key, state in self.states.items() if key[0] not in numbers}
+
+    def listen(self, key: bytes) -> str:
+        """The address of a line on which `run` is called."""
+        return answered(self.run, key)
+
+    def collect(self, number: int, clients: Sequence[ClientId]) -> Any:
+        """The state that clients of a map left, each an object of its own, which a neighbour may want alone."""
+        return True, *(self.states.pop((number, client)) for client in clients)
+
+    def examine(
+        self, number: int, phase: Phase, clients: Sequence[ClientId], t: int, shared: Mapping[str, Any], *values: Any
+    ) -> list[Done]:
+        return self.executor.examine(number, phase, clients, t, filled(shared, values))
+
+    def footprint(self) -> tuple[int, int]:
+        """What one client takes of this actor's GPU, in bytes, and what there is."""
+        return footprint(self.executor)
+
+    def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
+        self.executor.add_features(name, features)
+
+    def partial(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Partial:
+        return self.executor.partial(number, key, weights, grid)
+
+    def begin_sum(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> None:
+        """Like `partial`, but the sum stays here, where `finish_sum` will want it."""
+        self.sum = self.executor.partial(number, key, weights, grid)
+
+    def finish_sum(self, total: float, *partials: Partial) -> tuple[bool, Vector]:
+        return True, finish([self.sum, *partials], total)
+
+    def merge(self, *partials: Partial) -> Partial:
+        return merged(partials)
+
+    def single(self, number: int, key: str, client: ClientId) -> tuple[bool, Vector]:
+        return True, self.executor.single(number, key, client)

@@ -1,0 +1,108 @@
+"""The replies of a map on Ray."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from rayfl.fleet.base import examined
+from rayfl.fleet.exact import Grid, finish
+from rayfl.fleet.executor import Done, Task, frozen
+from rayfl.fleet.ray_line import DEATHS
+from rayfl.fleet.ray_places import in_a_tree
+from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report
+from rayfl.fleet.travel import INLINE_BYTES, Here, emptied, sent
+
+if TYPE_CHECKING:
+    from rayfl.fleet.ray_fleet import RayFleet
+
+
+class RayReplies(Replies):
+    """Updates that lie at the actors, and the recipe to make a lost one again."""
+
+    def __init__(
+        self,
+        fleet: RayFleet,
+        number: int,
+        phase: Phase,
+        tasks: Mapping[ClientId, Task],
+        shared: Mapping[str, Any],
+        done: Mapping[ClientId, Done],
+    ) -> None:
+        super().__init__({client: outcome.report for client, outcome in done.items()})
+        self._fleet, self._number, self._phase, self._tasks, self._shared = fleet, number, phase, tasks, shared
+        self._peaks = {client: outcome.peaks for client, outcome in done.items()}
+        self._bytes = {client: outcome.update_bytes for client, outcome in done.items()}
+        self._early = fleet.early.pop(number)
+        weakref.finalize(self, fleet.forget, number)
+
+    def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
+        chosen = self.checked_weights(weights)
+        size = self._bytes[next(iter(chosen))][key]
+        while True:
+            groups = self._held(list(chosen))
+            try:
+                with self._fleet.clock.running("reduce"):
+                    return Ref(self._mean(groups, chosen, key, small=size <= INLINE_BYTES), nbytes=size)
+            except DEATHS:
+                self._fleet.bury_the_dead()
+
+    def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str, small: bool) -> Any:
+        """The handle of the mean. Small sums are added up here, large ones where the first of them lies."""
+        actors = {place: self._fleet.pool[place].actor for place in groups}
+        first, *others = groups
+        if len(weights) == 1:
+            return settled(actors[first].single, self._number, key, next(iter(weights)))
+        grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in weights.items()), len(weights))
+        if small and key == "w":
+            self._fleet.expected.learn(weights, grid)
+            if (sums := self._early.sums(weights, grid)) is not None:
+                return Here(frozen(finish(sums, sum(weights.values()))))
+        parts = {place: {client: weights[client] for client in clients} for place, clients in groups.items()}
+        total = sum(weights.values())
+        if small:
+            asked = [actors[place].partial.remote(self._number, key, part, grid) for place, part in parts.items()]
+            return Here(frozen(finish(ray.get(asked), total)))
+        begun = actors[first].begin_sum.remote(self._number, key, parts[first], grid)
+        partials = [actors[place].partial.remote(self._number, key, parts[place], grid) for place in others]
+        ray.get(begun)
+        return settled(actors[first].finish_sum, total, *in_a_tree([actors[place] for place in others], partials))
+
+    def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
+        values: dict[Any, int] = {}
+        shared = emptied(inputs, values)
+        while True:
+            groups = self._held(list(self))
+            calls = [
+                self._fleet.pool[place].actor.examine.remote(
+                    self._number, phase, clients, self._fleet.round, shared, *sent(values)
+                )
+                for place, clients in groups.items()
+            ]
+            try:
+                done = [outcome for part in ray.get(calls) for outcome in part]
+            except DEATHS:
+                self._fleet.bury_the_dead()
+                continue
+            return examined(self._fleet, done)
+
+    def _held(self, clients: list[ClientId]) -> dict[int, list[ClientId]]:
+        """Which place holds whose update, after making the lost ones again."""
+        while True:
+            found = self._fleet.holders(self._number, clients)
+            if isinstance(found, dict):
+                return found
+            lost = {client: self._tasks[client] for client in found}
+            done, _ = self._fleet.execute(self._number, self._phase, lost, self._shared)
+            del self._fleet.early[self._number]
+            self._fleet.refuse_errors(done.values())
+
+
+def settled(method: Any, *arguments: Any) -> Any:
+    """The handle of a vector that an actor makes, once it is certain that the actor lived to make it."""
+    answered, vector = method.options(num_returns=2).remote(*arguments)
+    ray.get(answered)
+    return vector

@@ -1,0 +1,194 @@
+"""Standing lines: laid to actors with short calls, they change nothing but time, and a death shows on them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.ray_fleet import RayFleet
+from rayfl.fleet.ray_line import KEY_BYTES, SHORT_CALLS, Line, LineError, answered, receive, send
+from rayfl.fleet.seam import Ref
+from rayfl.fleet.travel import INLINE_BYTES
+from tests.fleet import phases
+from tests.fleet.toys import CLIENTS, SIZES, ray_fleet
+
+WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
+
+
+@pytest.fixture
+def lined(cluster: None) -> Iterator[RayFleet]:
+    """A pool whose actors have had enough short calls."""
+    fleet: RayFleet = ray_fleet(2)
+    for _ in range(SHORT_CALLS):
+        fleet.map(phases.describe, CLIENTS)
+    assert all(place.line is not None for place in fleet.pool)
+    fleet.costs.take()
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def by_call(lined: RayFleet, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was sent to actors by calls of Ray's in spite of the lines."""
+    sent: list[Any] = []
+    for place in lined.pool:
+        monkeypatch.setattr(place, "actor", Overheard(place.actor, sent))
+    return sent
+
+
+class Overheard:
+    """An actor whose `run` is noted."""
+
+    def __init__(self, actor: Any, sent: list[Any]) -> None:
+        self.actor, self.sent = actor, sent
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "run":
+            self.sent.append(self.actor)
+        return getattr(self.actor, name)
+
+
+def means(fleet: BaseFleet, rounds: int = 4) -> list[bytes]:
+    """Some rounds whose model travels with the calls."""
+    model, found = fleet.put(np.zeros(10, np.float32)), []
+    for fleet.round in range(rounds):
+        got = fleet.map(phases.train_a_bit, CLIENTS, w=model)
+        model = got.mean(WEIGHTS)
+        found.append(fleet.get(model).tobytes())
+    return found
+
+
+def test_rounds_on_lines_have_the_same_bits_and_costs(lined: RayFleet, here: BaseFleet) -> None:
+    assert means(lined) == means(here)
+    assert lined.costs.take() == here.costs.take()
+
+
+def test_a_small_model_goes_by_line_and_a_large_one_by_reference(lined: RayFleet, by_call: list[Any]) -> None:
+    got = lined.map(phases.update, CLIENTS)
+    small = got.mean(WEIGHTS)
+    by_call.clear()
+    lined.map(phases.train_a_bit, CLIENTS, w=small)
+    assert by_call == []
+    lined.map(phases.train_a_bit, CLIENTS, w=np.zeros(INLINE_BYTES, np.float32))
+    assert len(by_call) == len(lined.pool)
+
+
+def test_states_outlive_a_visit_on_a_line(lined: RayFleet) -> None:
+    lined.map(phases.leave, CLIENTS, models={client: [1.0] for client in CLIENTS})
+    ref = lined.state(3, "seen")
+    assert isinstance(ref, Ref)
+    assert lined.get(ref).tolist() == [1.0]
+
+
+def test_an_errand_goes_on_beside_a_line(lined: RayFleet, here: BaseFleet) -> None:
+    told: list[Any] = []
+    errand = lined.later(phases.draw, {-1: {}, -2: {}}, lambda reports, _: told.append(dict(reports)))
+    assert means(lined, 1) == means(here, 1)
+    errand.wait()
+    expected: list[Any] = []
+    here.round = lined.round
+    here.later(phases.draw, {-1: {}, -2: {}}, lambda reports, _: expected.append(dict(reports)))
+    assert told == expected
+
+
+@pytest.mark.parametrize("victims", [[0], [0, 1]])
+def test_actors_that_died_with_a_line_are_replaced(lined: RayFleet, here: BaseFleet, victims: list[int]) -> None:
+    before = [hello["pid"] for hello in lined.hellos]
+    for victim in victims:
+        os.kill(before[victim], signal.SIGKILL)
+    assert means(lined) == means(here)
+    assert [place.generation for place in lined.pool] == [int(place in victims) for place in (0, 1)]
+
+
+def test_a_death_during_a_call_on_a_line(lined: RayFleet, here: BaseFleet, tmp_path: Path) -> None:
+    marker = tmp_path / "died"
+    got = lined.map(phases.die_once, CLIENTS, victim=4, marker=str(marker))
+    assert marker.exists()
+    want = here.map(phases.update, CLIENTS)
+    assert lined.get(got.mean(WEIGHTS)).tobytes() == here.get(want.mean(WEIGHTS)).tobytes()
+
+
+def test_what_a_method_raises_is_told_and_the_line_stands(lined: RayFleet) -> None:
+    line = lined.pool[0].line
+    assert line is not None
+    with pytest.raises(LineError, match="TypeError"):
+        line.call("not", "enough").get()
+    assert len(lined.map(phases.describe, CLIENTS)) == len(CLIENTS)
+
+
+def test_a_closed_fleet_hangs_up(cluster: None) -> None:
+    fleet = ray_fleet(1)
+    for _ in range(SHORT_CALLS):
+        fleet.map(phases.describe, CLIENTS)
+    line = fleet.pool[0].line
+    fleet.close()
+    assert line.socket.fileno() == -1
+
+
+# -- the far end -----------------------------------------------------------------------------------------------------
+
+
+def test_a_call_of_any_size_comes_back() -> None:
+    line = called(np.negative)
+    for size in (0, 1, 100_000, 5_000_000):
+        array = np.arange(size)
+        send(line, ray.cloudpickle.dumps((array,)))
+        well, found = receive(line)
+        assert well
+        assert np.array_equal(found, -array)
+    line.close()
+
+
+def test_a_class_of_a_notebook_comes_back() -> None:
+    made: Any = type("Made", (), {"__module__": "__main__"})
+    line = called(lambda: made())
+    send(line, ray.cloudpickle.dumps(()))
+    well, found = receive(line)
+    assert well
+    assert type(found).__name__ == "Made"
+    line.close()
+
+
+def test_a_stranger_is_refused() -> None:
+    address = answered(np.negative, b"k" * KEY_BYTES)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(address)
+        line.sendall(b"x" * KEY_BYTES)
+        with pytest.raises((EOFError, ConnectionError)):
+            receive(line)
+
+
+def test_nothing_of_a_line_stays_on_the_disk() -> None:
+    key = b"k" * KEY_BYTES
+    address = answered(np.negative, key)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(address)
+        line.sendall(key)
+        send(line, ray.cloudpickle.dumps((1,)))
+        assert receive(line) == (True, -1)
+        assert not Path(address).parent.exists()
+
+
+def called(method: Any) -> socket.socket:
+    """The near end of a line to a method of this process."""
+    key = b"k" * KEY_BYTES
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(answered(method, key))
+    line.sendall(key)
+    return line
+
+
+def test_a_line_needs_its_actor(cluster: None) -> None:
+    fleet = ray_fleet(1)
+    fleet.close()
+    with pytest.raises(ray.exceptions.RayActorError):
+        Line(fleet.pool[0].actor)
