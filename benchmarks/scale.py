@@ -214,19 +214,17 @@ def call_costs(repeats: int = 300) -> tuple[float, float]:
 
     from rayfl.fleet.coordinator import connected
     from rayfl.fleet.executor import Task
-    from rayfl.fleet.ray_line import Line
     from rayfl.fleet.travel import Batch
 
     with connected(None):
         echo = ray.remote(Echo).options(num_cpus=0).remote()
-        line = Line(echo)
 
         def answered(clients: int) -> float:
             batch = Batch.packed([Task(k, 0, {}, {}) for k in range(clients)], {})
             readings = []
             for _ in range(repeats):
                 started = time.perf_counter()
-                line.call(batch, [Done(k, {"n": 20}) for k in range(clients)]).get()
+                ray.get(echo.answer.remote(batch, [Done(k, {"n": 20}) for k in range(clients)]))
                 readings.append(time.perf_counter() - started)
             return float(np.median(readings))
 
@@ -236,11 +234,6 @@ def call_costs(repeats: int = 300) -> tuple[float, float]:
 
 class Echo:
     """Answers what it is given."""
-
-    def listen(self, key: bytes) -> str:
-        from rayfl.fleet.ray_line import answered
-
-        return answered(self.answer, key)
 
     def answer(self, batch: object, done: list[object]) -> list[object]:
         return done

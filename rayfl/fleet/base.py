@@ -298,7 +298,8 @@ class BaseFleet(Fleet):
             raise ConfigError(broken(f"clients have ids below {len(self.sizes)}", max(clients)))
         t, table = self.round, self.table
         return {
-            client: Task(client, t, dict(each.get(client, NOTHING)), table.get(client, NOTHING)) for client in clients
+            client: Task(client, t, dict(own) if (own := each.get(client)) else NOTHING, table.get(client, NOTHING))
+            for client in clients
         }
 
     def _commit(self, stored: Mapping[ClientId, Any], done: Mapping[ClientId, Done]) -> None:
@@ -316,7 +317,7 @@ class BaseFleet(Fleet):
         costs = self.costs
         costs.participants += len(clients)
         costs.down += len(clients) * nbytes(shared, scalars=False) + nbytes(own, scalars=False)
-        costs.up += sum(sum(outcome.update_bytes.values()) + outcome.report_bytes for outcome in clients)
+        costs.up += sum(outcome.up for outcome in clients)
         costs.forward += sum(outcome.forward for outcome in clients)
         costs.backward += sum(outcome.backward for outcome in clients)
         self.clock.busy += sum(outcome.seconds for outcome in clients)

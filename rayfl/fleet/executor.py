@@ -69,19 +69,17 @@ class Done(NamedTuple):
 
     client: ClientId
     report: Report = NOTHING
-    report_bytes: int = 0
     state_bytes: Mapping[str, int] = NOTHING
     peaks: Mapping[str, float] = NOTHING
     update_bytes: Mapping[str, int] = NOTHING
+    finite: bool = True
+    up: int = 0
+    """What the client sends, in bytes."""
     forward: int = 0
     backward: int = 0
     seconds: float = 0.0
     error: str | None = None
     refusal: RayflError | None = None
-
-    @property
-    def finite(self) -> bool:
-        return all(map(math.isfinite, self.peaks.values()))
 
 
 class Executor:
@@ -214,16 +212,18 @@ class Left(NamedTuple):
 def ended(visit: Visit, seconds: float) -> tuple[Done, Left]:
     """What the fleet learns of a visit that is over, and what stays here."""
     out = visit.out
-    size = report_size(out)
-    update = {} if out.update is None else named(out.update)
-    private = any(str(key).startswith("_") for key in out.report)
+    sent = report_bytes(out)
+    update = NOTHING if out.update is None else named(out.update)
+    peaks = {name: peak(vector) for name, vector in update.items()}
+    sizes = {name: vector.nbytes for name, vector in update.items()}
     done = Done(
         client=visit.client.id,
         report=out.report,
-        report_bytes=nbytes(out.report) if private else size,
-        state_bytes={name: nbytes(value) for name, value in out.state.items()} if out.state else {},
-        peaks={name: peak(vector) for name, vector in update.items()},
-        update_bytes={name: vector.nbytes for name, vector in update.items()},
+        state_bytes={name: nbytes(value) for name, value in out.state.items()} if out.state else NOTHING,
+        peaks=peaks,
+        update_bytes=sizes,
+        finite=all(map(math.isfinite, peaks.values())),
+        up=sum(sizes.values()) + sent,
         forward=visit.forward,
         backward=visit.backward,
         seconds=seconds,
@@ -231,15 +231,15 @@ def ended(visit: Visit, seconds: float) -> tuple[Done, Left]:
     return done, Left(update, out.state)
 
 
-def report_size(out: object) -> int:
-    """The size of a phase's report; refused if the phase returned something else, or a report that is none."""
+def report_bytes(out: object) -> int:
+    """What sending a phase's report costs; refused if the phase returned something else, or a report that is none."""
     if not isinstance(out, Out):
         raise TypeError(broken("a phase returns an Out(report, update, state)", type(out).__name__))
     size = nbytes(out.report, private=True)
     if size > REPORT_LIMIT:
         remedy = "Put weights into update and what the client needs again into state."
         raise ValueError(broken("a report stays under 1 MB", f"{size:,} bytes", remedy))
-    return size
+    return nbytes(out.report) if size else 0
 
 
 def failed(client: ClientId, error: Exception) -> Done:
@@ -250,8 +250,9 @@ def failed(client: ClientId, error: Exception) -> Done:
 
 def named(update: Vector | Mapping[str, Vector]) -> Mapping[str, Vector]:
     """An update as named vectors; a bare vector is called `w`."""
-    vectors = update if isinstance(update, Mapping) else {"w": update}
-    return {name: np.ascontiguousarray(vector, dtype=np.float32) for name, vector in vectors.items()}
+    if isinstance(update, np.ndarray):
+        return {"w": np.ascontiguousarray(update, dtype=np.float32)}
+    return {name: np.ascontiguousarray(vector, dtype=np.float32) for name, vector in update.items()}
 
 
 def peak(vector: Vector) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from rayfl.fleet.seam import Client, Out, Phase
@@ -49,7 +50,7 @@ class Visit:
 
 def begun(client: Client, called: object) -> Visit:
     """The visit of a phase that was called: over, or at its first wish."""
-    if isinstance(called, Generator):
+    if isinstance(called, GeneratorType):
         visit = Visit(client, called)
         visit.advance()
     else:

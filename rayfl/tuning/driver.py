@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import sys
 import threading
@@ -41,6 +42,7 @@ log = logging.getLogger("rayfl")
 
 KEPT = 4
 PARENT_SECONDS = 30.0
+FAREWELL_SECONDS = 1.2
 QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
@@ -106,7 +108,8 @@ def tried(book: Book, tracker: Tracker, tell: Callable[[str], object]) -> None:
     # A rung's cut depends on who reached it before: those that have ended report again, without being run.
     again = isinstance(book.sweep.scheduler, Asha)
     listed = sorted(trials, key=lambda trial: not trial.over) if again else [t for t in trials if not t.over]
-    with quietly():
+    begun = sum(len(trial.lives) for trial in trials)
+    with quietly(), chance(book.sweep.seed + begun):
         tune.Tuner(
             tune.with_resources(TrialActor, sizes),
             param_space=space(book, [] if asked else listed, tracker.uri),
@@ -162,7 +165,8 @@ def scheduler(sweep: Sweep, configs: list[Config]) -> TrialScheduler | None:
         rungs = {"grace_period": chosen.grace, "reduction_factor": chosen.reduction, "brackets": chosen.brackets}
         return AsyncHyperBandScheduler(**judged, max_t=rounds, **rungs, stop_last_trials=False)
     if isinstance(chosen, Pbt):
-        drawn = {path: domain.values or partial(drawn_anew, domain) for path, domain in sweep.search.items()}
+        rng = np.random.default_rng(sweep.seed)
+        drawn = {path: domain.values or partial(domain.draw, rng) for path, domain in sweep.search.items()}
         return PopulationBasedTraining(
             **judged,
             perturbation_interval=chosen.interval,
@@ -177,10 +181,6 @@ def scheduler(sweep: Sweep, configs: list[Config]) -> TrialScheduler | None:
 
 def longest(sweep: Sweep) -> int:
     return max(config_of(sweep, values, sweep.seeds[0]).training.rounds for values in corners(sweep))
-
-
-def drawn_anew(domain: Domain) -> Any:
-    return domain.draw(np.random.default_rng())
 
 
 def within_bounds(search: Mapping[str, Domain], told: dict[str, Any]) -> dict[str, Any]:
@@ -249,24 +249,35 @@ class StopFile(tune.Stopper):  # type: ignore[misc]
 
 @contextmanager
 def stopping(book: Book) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM ask all trials to stop; which signal it was. A second one is not caught."""
+    """SIGINT and SIGTERM ask all trials to stop; which signal it was. A second one is not caught.
+
+    After SIGTERM there are three seconds in all. Trials need a fraction of one for a checkpoint; Tune, which would say
+    goodbye to each of its actors, is not waited for.
+    """
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
 
     def heard(number: int, _: object) -> None:
         asked.append(number)
         book.stop_file.touch()
-        for known, handler in before.items():
-            signal.signal(known, handler)
+        for known in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(known, before[known])
+        if number == signal.SIGTERM:
+            signal.setitimer(signal.ITIMER_REAL, FAREWELL_SECONDS)
+
+    def leave(*_: object) -> None:
+        raise interruption(signal.SIGTERM, book)
 
     try:
-        for number in before:
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, heard)
+        signal.signal(signal.SIGALRM, leave)
         yield asked
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -275,6 +286,17 @@ def interruption(number: int, book: Book) -> Interrupted:
     stopped = Interrupted(number)
     stopped.directory = book.directory
     return stopped
+
+
+@contextmanager
+def chance(seed: int) -> Iterator[None]:
+    """Tune's population draws from Python's own generator: for as long as this lasts, from a seed."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,11 @@ from click.testing import CliRunner
 import rayfl
 from rayfl.commands.sweep import sweep as command
 from rayfl.config import load_config
+from rayfl.experiment import Interrupted
 from rayfl.tracking import quiet_client
+from rayfl.tuning import driver
 from rayfl.tuning.book import Book, history, lines, note_of, place
+from rayfl.tuning.driver import chance, stopping
 from rayfl.tuning.driver import sweep as run_sweep
 from rayfl.tuning.points import config_of, settings_of
 from rayfl.tuning.result import SweepResult, as_csv, result_of, rows, table, verdict
@@ -228,3 +233,44 @@ def test_a_metric_that_no_run_has_is_named_with_those_there_are(tmp_path: Path, 
     assert "metric is one that the run measures; got test/acuracy. Measured: " in result.trials[0].error
     assert verdict(result) == "no trial has come to a score yet"
     assert place(sweep) == result.directory == result_of(Book.open(result.directory)).directory
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_does_not_wait_for_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray job stop` gives three seconds, of which Tune alone would take more."""
+    monkeypatch.setattr(driver, "FAREWELL_SECONDS", 0.1)
+    book = Book.begun(sweep_for(tmp_path, {"training.lr": {"grid": [0.1]}}), resume=False)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    with pytest.raises(Interrupted) as stopped:
+        interrupted(book, signal.SIGTERM, 60)
+    assert stopped.value.number == signal.SIGTERM
+    assert book.stop_file.exists()
+    assert {number: signal.getsignal(number) for number in before} == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def interrupted(book: Book, number: int, seconds: float) -> list[int]:
+    """A search that would take so long, and gets a signal at once; what it heard."""
+    with stopping(book) as asked:
+        os.kill(os.getpid(), number)
+        time.sleep(seconds)
+    return asked
+
+
+def test_ctrl_c_waits_until_every_trial_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "FAREWELL_SECONDS", 0.1)
+    book = Book.begun(sweep_for(tmp_path, {"training.lr": {"grid": [0.1]}}), resume=False)
+    assert interrupted(book, signal.SIGINT, 0.5) == [signal.SIGINT]
+    assert book.stop_file.exists()
+
+
+def test_a_population_draws_from_a_seed() -> None:
+    before = random.getstate()
+    drawn = []
+    for seed in (4, 4, 5):
+        with chance(seed):
+            drawn.append(random.random())
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert random.getstate() == before
