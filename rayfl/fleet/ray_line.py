@@ -18,6 +18,7 @@ import struct
 import tempfile
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -46,6 +47,8 @@ class Line:
         key = secrets.token_bytes(KEY_BYTES)
         address = ray.get(actor.listen.remote(key))
         self.socket = socket.socket(socket.AF_UNIX)
+        # Whoever drops a line hangs up.
+        weakref.finalize(self, self.socket.close)
         self.socket.connect(address)
         self.socket.sendall(key)
 

@@ -134,6 +134,13 @@ def test_a_closed_fleet_hangs_up(cluster: None) -> None:
     assert line.socket.fileno() == -1
 
 
+def test_a_line_that_is_dropped_hangs_up(lined: RayFleet) -> None:
+    lost = Line(lined.pool[0].actor)
+    near = lost.socket
+    del lost
+    assert near.fileno() == -1
+
+
 # -- the far end -----------------------------------------------------------------------------------------------------
 
 
