@@ -197,9 +197,11 @@ class RayFleet(BaseFleet):
         freed, held.freed = held.freed, []
         part = None if expected is None else expected.part(batch.clients)
         arguments = (number, phase, batch, common, freed, part, *sent(values))
-        if held.line is None or errand or not all(isinstance(handle, Here) for handle in values):
-            return held.actor.run.remote(*arguments)
-        return held.line.call(*arguments)
+        # Who waits for a line looks at nothing else: it is for calls that are over in a moment.
+        short = held.short_calls >= SHORT_CALLS and not errand
+        if held.line is not None and short and all(isinstance(handle, Here) for handle in values):
+            return held.line.call(*arguments)
+        return held.actor.run.remote(*arguments)
 
     def _call(self, place: int, batch: list[Task]) -> Call:
         return Call(place, self.pool[place].generation, batch)

@@ -82,6 +82,14 @@ def test_a_small_model_goes_by_line_and_a_large_one_by_reference(lined: RayFleet
     assert len(by_call) == len(lined.pool)
 
 
+def test_an_actor_whose_calls_have_become_long_is_called(lined: RayFleet, here: BaseFleet, by_call: list[Any]) -> None:
+    for place in lined.pool:
+        place.short_calls = 0
+    lined.map(phases.describe, CLIENTS)
+    assert len(by_call) == len(lined.pool)
+    assert means(lined) == means(here)
+
+
 def test_states_outlive_a_visit_on_a_line(lined: RayFleet) -> None:
     lined.map(phases.leave, CLIENTS, models={client: [1.0] for client in CLIENTS})
     ref = lined.state(3, "seen")
