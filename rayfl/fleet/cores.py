@@ -7,6 +7,7 @@ claimed: a lock on a file stands for each, and the system lets go of it when the
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 held: list[IO[bytes]] = []
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def keep_to_own(count: int) -> list[int]:
@@ -44,3 +46,8 @@ def claim(core: int) -> IO[bytes] | None:
         lock.close()
         return None
     return lock
+
+
+def current() -> int:
+    """The processor on which this thread runs at the moment; -1 where the system does not tell."""
+    return -1 if LIBC is None else int(LIBC.sched_getcpu())

@@ -51,25 +51,42 @@ def partial_sum(vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int
     """The sum of `weights[c] * vectors[c]`; partial sums add up exactly."""
     size = len(next(iter(vectors.values())))
     total = Partial(np.empty(size))
-    product, rounded, other = np.empty((3, min(CHUNK, size)))
+    terms = [(vectors[client], np.float64(weight)) for client, weight in weights.items()]
+    scratch = np.empty((3, min(CHUNK, size)))
     for start in range(0, size, CHUNK):
         stop = min(start + CHUNK, size)
-        p, r, sum_, next_ = (held[: stop - start] for held in (product, rounded, total.coarse[start:stop], other))
-        held, spare = sum_, next_
-        held.fill(grid.coarse)
-        for client, weight in weights.items():
-            np.multiply(vectors[client][start:stop], weight, out=p, dtype=np.float64)
-            # The constant's binade rounds the sum to the grid; what that leaves of the product is exact.
-            np.add(held, p, out=spare)
-            np.subtract(spare, held, out=r)
-            held, spare = spare, held
-            p -= r
-            if p.view(np.uint64).max():
-                p += grid.fine
-                p -= grid.fine
-                total.fine.setdefault(start, np.zeros(stop - start)).__iadd__(p)
-        np.subtract(held, grid.coarse, out=sum_)
+        coarse, fine = add_up(terms, slice(start, stop), grid, *scratch[:, : stop - start])
+        np.subtract(coarse, grid.coarse, out=total.coarse[start:stop])
+        if fine is not None:
+            total.fine[start] = fine
     return total
+
+
+def add_up(
+    terms: Sequence[tuple[NDArray[np.float32], np.float64]],
+    chunk: slice,
+    grid: Grid,
+    held: NDArray[np.float64],
+    spare: NDArray[np.float64],
+    product: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """One chunk's sums: the coarse one, still with the grid's constant in it, and the fine one if there is any."""
+    fine = None
+    bits = product.view(np.uint64)
+    held.fill(grid.coarse)
+    for vector, weight in terms:
+        np.copyto(product, vector[chunk])
+        np.multiply(product, weight, out=product)
+        # The constant's binade rounds the sum to the grid; what that leaves of the product is exact.
+        np.add(held, product, out=spare)
+        np.subtract(spare, held, out=held)
+        np.subtract(product, held, out=product)
+        held, spare = spare, held
+        if bits[bits.argmax()]:
+            product += grid.fine
+            product -= grid.fine
+            fine = np.array(product) if fine is None else np.add(fine, product, out=fine)
+    return held, fine
 
 
 def merged(partials: Sequence[Partial]) -> Partial:

@@ -32,8 +32,9 @@ class Plan(Generic[T]):
 
     def __init__(self, tasks: Sequence[T], seconds: Callable[[T], float], actors: int) -> None:
         self.seconds, self.actors = seconds, actors
-        ordered = sorted(tasks, key=seconds, reverse=True)
-        takes = [seconds(task) for task in ordered]
+        unordered = [seconds(task) for task in tasks]
+        order = sorted(range(len(tasks)), key=unordered.__getitem__, reverse=True)
+        ordered, takes = [tasks[i] for i in order], [unordered[i] for i in order]
         total = sum(takes)
         share = 1.0 if total <= GRAIN_SECONDS * actors else HEAD_SHARE
         self.heads, rest = longest_first(ordered, takes, actors, share * total)
@@ -62,6 +63,9 @@ def longest_first(
     ordered: Sequence[T], seconds: Sequence[float], actors: int, budget: float
 ) -> tuple[list[list[T]], list[T]]:
     """Deal the longest tasks, up to `budget` seconds in all, each to the least loaded actor; the rest in order."""
+    if budget >= sum(seconds) and seconds and seconds[0] == seconds[-1]:
+        # Equals are dealt like cards.
+        return [list(ordered[i::actors]) for i in range(min(actors, len(ordered)))], []
     loads = [(0.0, i) for i in range(actors)]
     heads: list[list[T]] = [[] for _ in range(actors)]
     dealt = 0.0

@@ -34,7 +34,7 @@ class ClientActor:
         import torch  # noqa: F401
 
         gc.freeze()  # nothing of the libraries is garbage; looking for it takes longer than a short round
-        keep_to_own(spec.threads)
+        self.cores = keep_to_own(spec.threads)
         self.become(spec, pinned, holdings)
 
     def become(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
@@ -57,6 +57,7 @@ class ClientActor:
             "node": context.get_node_id(),
             "gpus": context.get_accelerator_ids().get("GPU", []),
             "threads": torch.get_num_threads(),
+            "cores": self.cores,
         }
 
     def run(

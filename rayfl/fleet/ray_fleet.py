@@ -19,6 +19,7 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
+from rayfl.fleet.cores import current
 from rayfl.fleet.executor import Done, Holdings, Task, nbytes
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Placement, Plan
@@ -82,6 +83,11 @@ class RayFleet(BaseFleet):
             ray.wait(list(self.awaited), num_returns=1)
         return present or self._present()
 
+    def _others_first(self, places: Sequence[int]) -> list[int]:
+        """Whoever shares this thread's processor comes last: awake, it may take over, and the others would wait."""
+        here = current()
+        return sorted(places, key=lambda place: here in self.hellos[place]["cores"])
+
     def _hear(self, hello: Any) -> None:
         """An actor's first answer; or that it died before, of itself or of the node that it was put on."""
         place = self.awaited.pop(hello)
@@ -129,7 +135,7 @@ class RayFleet(BaseFleet):
         stored: dict[ClientId, Any] = {}
         while plan or running:
             busy = {call.place for call in running.values()}
-            for place in self._present():
+            for place in self._others_first(self._present()):
                 if place in busy or not plan:
                     continue
                 batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
@@ -138,7 +144,8 @@ class RayFleet(BaseFleet):
                 with self.clock.running("broadcast"):
                     sent_off = self._run(place, number, phase, batch, shared, early.expected)
                 running[sent_off] = self._call(place, batch)
-            self.draw_ahead()
+            if len(running) < len(self.pool):  # there is a processor with nothing to do
+                self.draw_ahead()
             finished = first_of([*self.errands, *running, *self.awaited])
             if finished in self.awaited:
                 continue
@@ -239,8 +246,8 @@ class RayFleet(BaseFleet):
         self.awaited[self.pool[place].actor.hello.remote()] = place
 
     def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
-        pace = max(self.seconds_per_sample, 1e-6)
-        return Plan(list(tasks.values()), lambda task: max(self.size(task.client), 1) * pace, len(self._present()))
+        pace, size = max(self.seconds_per_sample, 1e-6), self.size
+        return Plan(list(tasks.values()), lambda task: (size(task.client) or 1) * pace, len(self._present()))
 
     def _learn_speed(self, outcomes: Sequence[Done], call: Call) -> None:
         samples = sum(self.size(task.client) for task in call.batch)

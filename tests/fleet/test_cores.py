@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rayfl.fleet.cores import current
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processors are bound on Linux alone")
 
 CLAIM = """
@@ -74,3 +76,13 @@ def test_more_than_there_are_leaves_all_to_others(tmp_path: Path, claimants: lis
     claimants += [Claimant(tmp_path, len(cores) + 1), Claimant(tmp_path, len(cores))]
     assert [claimant.claimed for claimant in claimants] == [[], cores]
     assert claimants[0].allowed == cores
+
+
+def test_the_current_processor_is_the_one_that_a_thread_is_bound_to() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        for core in before:
+            os.sched_setaffinity(0, {core})
+            assert current() == core
+    finally:
+        os.sched_setaffinity(0, before)

@@ -152,6 +152,18 @@ def test_actors_compute_with_their_threads(ray_pool: RayFleet) -> None:
     assert [hello["gpus"] for hello in ray_pool.hellos] == [[], []]
 
 
+def test_whoever_shares_the_coordinators_processor_is_sent_to_last(
+    ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, core in [(0, 7), (1, 9)]:
+        monkeypatch.setitem(ray_pool.hellos[place], "cores", [core])
+    for here, order in [(7, [1, 0]), (9, [0, 1]), (8, [0, 1])]:
+        monkeypatch.setattr("rayfl.fleet.ray_fleet.current", lambda here=here: here)
+        calls.clear()
+        ray_pool.map(phases.describe, CLIENTS)
+        assert [place for place, _, _ in calls] == order
+
+
 def test_an_actor_that_cannot_start_is_a_clear_error(cluster: None) -> None:
     with pytest.raises(ResourceError, match=r"(?s)a client actor could not start:.*no such device"):
         ray_fleet(1, made=replace(spec(), make_learner=failing_learner))
