@@ -23,7 +23,7 @@ import numpy as np
 
 from rayfl.config import Config, load_config
 from rayfl.experiment import run as run_experiment
-from rayfl.fleet.coordinator import connected
+from rayfl.fleet.connection import connected
 from rayfl.progress import progress_for
 from rayfl.records import Record, alike
 

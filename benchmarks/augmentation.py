@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rayfl.learn.augment import AUGMENTATIONS, mixup
+from rayfl.learn.augment import AUGMENTATIONS
+from rayfl.learn.augment.mixup import mixup
 
 BATCH, SIDE, CLASSES, WIDTH = 64, 32, 10, 64
 WARM_UP = 5

@@ -165,7 +165,7 @@ class Measured:
 
 def measured(actors: int, rounds: int, cohort: int) -> Measured:
     """Run for real and note what each client took."""
-    from rayfl.fleet.coordinator import connected
+    from rayfl.fleet.connection import connected
 
     with tempfile.TemporaryDirectory() as output, connected(None):
         return watched(settings(actors, output, rounds, cohort), rounds)
@@ -181,12 +181,14 @@ def watched(configuration: dict[str, object], rounds: int) -> Measured:
     from rayfl.federation.scenario import open_federation
     from rayfl.fleet.coordinator import placed
     from rayfl.fleet.ray_fleet import RayFleet
+    from rayfl.fleet.ray_places import Hiring
 
     config = validated(configuration)
     dataset, scenario = open_federation(config, 0)
     holdings = holdings_of(config, dataset, scenario)
     spec = spec_of(config, dataset, scenario, "cpu")
-    fleet = RayFleet(spec, holdings, ray.put(holdings), placed(config.resources.actors, 1, 0, "cpu", spec.cohort))
+    placement = placed(config.resources.actors, 1, 0, "cpu", spec.cohort)
+    fleet = RayFleet(spec, holdings, Hiring(ray.put(spec), ray.put(holdings), placement))
     took: list[list[float]] = []
     account = fleet._account
     fleet._account = lambda done, *rest: account(noted(done, took), *rest)  # type: ignore[method-assign]
@@ -212,7 +214,7 @@ def call_costs(repeats: int = 300) -> tuple[float, float]:
     """Seconds of one call and answer, and of each further client in it, at the caller."""
     import ray
 
-    from rayfl.fleet.coordinator import connected
+    from rayfl.fleet.connection import connected
     from rayfl.fleet.executor import Task
     from rayfl.fleet.travel import Batch
 

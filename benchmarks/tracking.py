@@ -15,7 +15,7 @@ import numpy as np
 
 from rayfl.config import load_config
 from rayfl.experiment import run
-from rayfl.fleet.coordinator import connected
+from rayfl.fleet.connection import connected
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
 

@@ -69,13 +69,18 @@ def rayfl(debug: bool) -> None:
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
 def run(config: Path, overrides: tuple[str, ...], resume: str | None, address: str | None, quiet: bool) -> None:
     """Run CONFIG."""
-    from rayfl.config import load_config
+    from rayfl.config import read_config, validated
     from rayfl.experiment import run as run_experiment
+    from rayfl.fleet.connection import ahead
+    from rayfl.fleet.garbage import settling_in
     from rayfl.progress import progress_for
 
-    settings = load_config(config, overrides)
-    progress = progress_for(settings.training.rounds, quiet)
-    result = run_experiment(settings, resume=resume, address=address, progress=progress)
+    plain = read_config(config, overrides)
+    with ahead(plain, address):
+        with settling_in():
+            settings = validated(plain, str(config))
+        progress = progress_for(settings.training.rounds, quiet)
+        result = run_experiment(settings, resume=resume, address=address, progress=progress)
     final = {
         name: value
         for name, value in result.metrics.items()

@@ -138,10 +138,15 @@ class Config(FederationPlan):
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The validated configuration of a file with overrides."""
+    return validated(read_config(path, overrides), str(path))
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The plain values of a file with overrides."""
     settings = read_file(path)
     for override in overrides:
         settings = overridden(settings, override)
-    return validated(settings, str(path))
+    return settings
 
 
 def validated(settings: Mapping[str, Any], where: str = "configuration") -> Config:

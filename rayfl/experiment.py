@@ -28,6 +28,7 @@ from rayfl.errors import ConfigError, RayflError, StorageError, broken
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import data_root
 from rayfl.federation.scenario import Scenario, open_federation
+from rayfl.fleet.connection import ahead, connected
 from rayfl.fleet.inline import InlineFleet
 from rayfl.progress import Progress, Silent
 from rayfl.tracking import Tracker, default_uri
@@ -93,7 +94,12 @@ def run(
     With `directory` the caller says where: a run that is there already is taken up again. With `stop` a caller whose
     thread gets no signals can end the run as a signal would.
     """
-    settings = config if isinstance(config, Config) else validated(config)
+    if not isinstance(config, Config):
+        with ahead(config, address):
+            return run(
+                validated(config), resume=resume, address=address, progress=progress, directory=directory, stop=stop
+            )
+    settings = config
     if directory is None or (directory / "config.yaml").is_file():
         directory = run_directory(settings, directory or resume)
     with stoppable(directory, stop or Stop()) as stop:
@@ -220,7 +226,7 @@ def rounds(
     try:
         if config.fleet == "inline":
             return inline_rounds(engine, config, dataset, scenario, holdings, emit)
-        from rayfl.fleet.coordinator import cluster_facts, connected, drive, placed
+        from rayfl.fleet.coordinator import cluster_facts, drive, placed
         from rayfl.fleet.probe import measured_share
 
         with stop.later(), connected(address):

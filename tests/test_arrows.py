@@ -30,6 +30,7 @@ UPSTAIRS = {"study": {"report", "tuning"}, "tuning": {"report", "study"}, "repor
 ONLY_IN = {
     "ray": {
         *(f"fleet/ray_{part}.py" for part in ("actor", "fleet", "line", "places", "replies")),
+        "fleet/connection.py",
         "fleet/coordinator.py",
         "fleet/probe.py",
         "commands/doctor.py",
@@ -43,6 +44,7 @@ LAZILY = {
     "commands/doctor.py": "ray",
     "experiment.py": "mlflow",
     "tracking.py": "mlflow",
+    "fleet/connection.py": "ray",
     "fleet/coordinator.py": "ray",
     "fleet/probe.py": "ray",
 }

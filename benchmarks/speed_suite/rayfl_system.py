@@ -6,6 +6,7 @@ What the other systems do not do either is switched off, so that all do the same
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import tempfile
@@ -88,15 +89,20 @@ def merged(below: Settings, above: Mapping[str, Any]) -> Settings:
     return both
 
 
-def configured(folder: Path, variant: str, rounds: int, output: str) -> Any:
-    """The validated configuration, or None with the reason said where this rayfl does not know the variant."""
-    from rayfl.config import validated
-    from rayfl.errors import ConfigError
-
+def settings_of(folder: Path, variant: str, rounds: int, output: str) -> Settings:
+    """The plain values of a variant's configuration."""
     settings: Settings = json.loads((folder / "config.json").read_text())
     fixed = {"training": {"rounds": rounds}, "evaluation": {"every": max(rounds, 1)}, "output": output}
     for part in (fixed, *VARIANTS[variant]):
         settings = merged(settings, part)
+    return settings
+
+
+def configured(settings: Settings, variant: str) -> Any:
+    """The validated configuration, or None with the reason said where this rayfl does not know the variant."""
+    from rayfl.config import validated
+    from rayfl.errors import ConfigError
+
     try:
         return validated(settings)
     except ConfigError as refused:
@@ -109,10 +115,19 @@ def configured(folder: Path, variant: str, rounds: int, output: str) -> Any:
 def main() -> None:
     told = arguments()
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    from rayfl.fleet.connection import ahead
+
     with tempfile.TemporaryDirectory(prefix="rayfl_bench") as output:
-        config = configured(told.folder, told.variant, told.rounds, output)
-        if config is None:
-            return
+        settings = settings_of(told.folder, told.variant, told.rounds, output)
+        # As `rayfl run` does.
+        with ahead(settings, None):
+            measure(told, settings)
+
+
+def measure(told: argparse.Namespace, settings: Settings) -> None:
+    """One run, followed with a clock."""
+    config = configured(settings, told.variant)
+    if config is not None:
         from rayfl.experiment import run
 
         clock = Clock(told.started, told.warmup)

@@ -104,7 +104,8 @@ def store(output: Path) -> str:
 
 def cluster(address: str | None) -> str:
     """Whether Ray starts, and what it has."""
-    from rayfl.fleet.coordinator import cluster_facts, connected
+    from rayfl.fleet.connection import connected
+    from rayfl.fleet.coordinator import cluster_facts
 
     with connected(address):
         return cluster_facts()

@@ -33,7 +33,7 @@ def shared_ray(config: Config) -> AbstractContextManager[None]:
     """One Ray for both runs."""
     if config.fleet == "inline":
         return nullcontext()
-    from rayfl.fleet.coordinator import connected
+    from rayfl.fleet.connection import connected
 
     return connected(None)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rayfl.errors import RayflError, ResourceError, broken
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
+from rayfl.fleet.garbage import settling_in
 from rayfl.fleet.placement import Placement
+
+if TYPE_CHECKING:
+    from rayfl.fleet.ray_places import Hiring
 
 log = logging.getLogger("rayfl")
 
@@ -44,22 +44,28 @@ class Ended:
 class Coordinator:
     """Holds reports and references, runs the rounds. Its methods run in threads of their own."""
 
-    def __init__(self, run: Run, spec: Spec, holdings: Holdings, holdings_ref: list[Any], placement: Placement) -> None:
-        self.job, self.parts = run, (spec, holdings, holdings_ref[0], placement)
+    def __init__(self, run: list[Any], hiring: Hiring) -> None:
+        self.reference, self.hiring = run[0], hiring
+        self.job: Run | None = None
         self.records: list[dict[str, Any]] = []
         self.ended = False
         self.news = threading.Condition()
 
     def run(self) -> Ended:
         """All rounds; returns when the run is over."""
+        import ray
+
+        # The actors start while this process learns what the run is, which takes it through the same imports.
+        hired = [self.hiring.hire() for _ in range(self.hiring.placement.actors)]
         from rayfl.fleet.ray_fleet import RayFleet
 
-        # What is imported stays: to look through it for garbage again and again would halt short rounds.
-        gc.freeze()
         try:
-            fleet = RayFleet(*self.parts)
+            with settling_in():
+                job, spec, holdings = ray.get([self.reference, self.hiring.spec, self.hiring.holdings])
+            fleet = RayFleet(spec, holdings, self.hiring, hired)
+            self.job = job
             try:
-                return Ended(outcome=self.job.run(fleet, self._emit))
+                return Ended(outcome=job.run(fleet, self._emit))
             finally:
                 fleet.close()
         except RayflError as error:
@@ -78,44 +84,13 @@ class Coordinator:
             return self.records[seen:]
 
     def save(self) -> int:
-        """Checkpoint the last whole round now; its number."""
-        return self.job.save()
+        """Checkpoint the last whole round now; its number, -1 before there is one."""
+        return -1 if self.job is None else self.job.save()
 
     def _emit(self, record: dict[str, Any]) -> None:
         with self.news:
             self.records.append(record)
             self.news.notify_all()
-
-
-@contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """A connection to the cluster that is there, or a Ray of our own on this machine that ends with us."""
-    # Ray started by us listens on loopback alone; its own default on Linux is every interface.
-    own = address is None and "RAY_ADDRESS" not in os.environ
-    if own:
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    import ray
-
-    if ray.is_initialized():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        if own:
-            ray.init(include_dashboard=False, logging_level=logging.WARNING)
-        else:
-            ray.init(address=address, logging_level=logging.WARNING)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = address or os.environ.get("RAY_ADDRESS", "this machine")
-        raise ResourceError(f"no Ray could be reached or started at {where}: {error}") from error
-    if threading.current_thread() is threading.main_thread():
-        # Ray takes SIGTERM for itself when it connects; how a run ends is the run's own business.
-        signal.signal(signal.SIGTERM, before)
-    try:
-        yield
-    finally:
-        # Only our own connection ends, and with it a Ray that it started; a cluster stays.
-        ray.shutdown()
 
 
 def cluster_facts() -> str:
@@ -192,13 +167,15 @@ def drive(
     import ray
     from ray.exceptions import ObjectLostError, RayActorError
 
-    stored = {"run": ray.put(run), "spec": spec, "holdings": ray.put(holdings)}
+    from rayfl.fleet.ray_places import Hiring
+
+    hiring, stored = Hiring(ray.put(spec), ray.put(holdings), placement), ray.put(run)
     deaths, reached = 0, -1
     while True:
         actor = ray.remote(Coordinator).options(
             num_cpus=0, max_concurrency=4, max_restarts=0, scheduling_strategy=here()
         )
-        coordinator = actor.remote(stored["run"], spec, stored["holdings"], [stored["holdings"]], placement)
+        coordinator = actor.remote([stored], hiring)
         progress = Following(coordinator, emit, heed)
         try:
             ended: Ended = progress.follow()

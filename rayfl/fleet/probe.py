@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rayfl.fleet.base import Spec
@@ -52,11 +50,9 @@ def measured_share(spec: Spec, holdings: Holdings, cpus: float) -> float:
     """The share that an actor with a GPU of its own measures."""
     import ray
 
-    from rayfl.fleet.ray_actor import ClientActor
+    from rayfl.fleet.ray_places import Hiring
 
-    alone = Placement(1, cpus, 1.0, cuda=True)
-    remote = ray.remote(ClientActor).options(num_cpus=cpus, num_gpus=1)
-    actor: Any = remote.remote(spec, alone, ray.put(holdings))
+    actor = Hiring(ray.put(spec), ray.put(holdings), Placement(1, cpus, 1.0, cuda=True)).hire()
     try:
         return share_of(*ray.get(actor.footprint.remote()))
     finally:

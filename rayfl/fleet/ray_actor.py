@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from rayfl.fleet.cores import keep_to_own
 from rayfl.fleet.exact import Grid, Partial, finish, merged
 from rayfl.fleet.executor import Done, Executor, Holdings
 from rayfl.fleet.expected import Answer, Expected
+from rayfl.fleet.garbage import settling_in
 from rayfl.fleet.placement import Placement
 from rayfl.fleet.probe import footprint
 from rayfl.fleet.ray_line import answered
@@ -27,15 +27,15 @@ from rayfl.fleet.travel import Batch, filled
 class ClientActor:
     """One place on the cluster."""
 
-    def __init__(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
+    def __init__(self, spec: list[Any], pinned: Placement, holdings: list[Any]) -> None:
+        """`spec` and `holdings` come as references, for to look at them is to import torch."""
         # Calls on a standing line come in a thread of their own, beside an errand's.
         self.one_at_a_time = threading.Lock()
         self.states: dict[tuple[int, ClientId], Any] = {}
-        import torch  # noqa: F401
-
-        gc.freeze()  # nothing of the libraries is garbage; looking for it takes longer than a short round
-        self.cores = keep_to_own(spec.threads)
-        self.become(spec, pinned, holdings)
+        with settling_in():
+            made, held = ray.get([*spec, *holdings])
+        self.cores = keep_to_own(made.threads)
+        self.become(made, pinned, held)
 
     def become(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
         """Serve this federation from now on, and nothing of an earlier one."""

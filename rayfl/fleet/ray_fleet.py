@@ -22,10 +22,9 @@ from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
 from rayfl.fleet.cores import current
 from rayfl.fleet.executor import Done, Holdings, Task, nbytes
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
-from rayfl.fleet.placement import Placement, Plan
-from rayfl.fleet.ray_actor import ClientActor
+from rayfl.fleet.placement import Plan
 from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of, taken
-from rayfl.fleet.ray_places import Call, Place
+from rayfl.fleet.ray_places import Call, Hiring, Place
 from rayfl.fleet.ray_replies import RayReplies
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
 from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, emptied, sent, within_limit
@@ -39,13 +38,14 @@ MAX_ARGUMENT_BYTES = 256 << 20  # values pinned by one call; more clients than f
 
 
 class RayFleet(BaseFleet):
-    """Runs phases on a pool of actors. `holdings_ref` lies in the object store, once a node."""
+    """Runs phases on a pool of actors, of which some, or all, may have been hired already."""
 
-    def __init__(self, spec: Spec, holdings: Holdings, holdings_ref: Any, placement: Placement) -> None:
+    def __init__(self, spec: Spec, holdings: Holdings, hiring: Hiring, hired: Sequence[Any] = ()) -> None:
         super().__init__(spec, holdings)
-        self.placement, self.holdings_ref = placement, holdings_ref
+        self.hiring = hiring
         self.shared_features: list[tuple[str, Any]] = []
-        self.pool = [Place(self._hire()) for _ in range(placement.actors)]
+        self.pool = [Place(actor) for actor in hired]
+        self.pool += [Place(self._hire()) for _ in range(hiring.placement.actors - len(hired))]
         # An actor is given work once it has answered: until then there may be no room for it on the cluster.
         self.awaited = {place.actor.hello.remote(): number for number, place in enumerate(self.pool)}
         self.hellos: list[dict[str, Any]] = [{} for _ in self.pool]
@@ -58,10 +58,7 @@ class RayFleet(BaseFleet):
         self._greet()
 
     def _hire(self) -> Any:
-        remote = ray.remote(ClientActor).options(
-            num_cpus=self.placement.cpus, num_gpus=self.placement.gpus, max_restarts=0, max_task_retries=0
-        )
-        actor = remote.remote(self.spec, self.placement, self.holdings_ref)
+        actor = self.hiring.hire()
         for name, features in self.shared_features:
             actor.add_features.remote(name, features)
         return actor

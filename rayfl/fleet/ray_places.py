@@ -10,10 +10,27 @@ import ray
 
 from rayfl.fleet.executor import Task
 from rayfl.fleet.expected import Answer
+from rayfl.fleet.placement import Placement
+from rayfl.fleet.ray_actor import ClientActor
 from rayfl.fleet.ray_line import Line
 from rayfl.fleet.seam import ClientId
 
 FAN_IN = 8  # partial sums that one actor adds up; with more actors than this, sums meet in a tree
+
+
+@dataclass(frozen=True)
+class Hiring:
+    """How actors are hired: all by reference, so that whoever hires need not understand what they get."""
+
+    spec: Any
+    holdings: Any
+    placement: Placement
+
+    def hire(self) -> Any:
+        remote = ray.remote(ClientActor).options(
+            num_cpus=self.placement.cpus, num_gpus=self.placement.gpus, max_restarts=0, max_task_retries=0
+        )
+        return remote.remote([self.spec], self.placement, [self.holdings])
 
 
 @dataclass(frozen=True)

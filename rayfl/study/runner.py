@@ -92,7 +92,7 @@ def shared_ray(configs: list[Config], address: str | None) -> AbstractContextMan
     """One Ray for all runs, if any of them needs one."""
     if all(config.fleet == "inline" for config in configs):
         return nullcontext()
-    from rayfl.fleet.coordinator import connected
+    from rayfl.fleet.connection import connected
 
     return connected(address)
 

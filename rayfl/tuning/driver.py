@@ -28,7 +28,8 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining
 from rayfl.config import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.experiment import Interrupted, tracking_uri
-from rayfl.fleet.coordinator import connected, placed
+from rayfl.fleet.connection import connected
+from rayfl.fleet.coordinator import placed
 from rayfl.tracking import Carrier, Journal, Tracker
 from rayfl.tuning import suggest
 from rayfl.tuning.book import Book, Trial

@@ -21,6 +21,7 @@ from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.placement import Placement
 from rayfl.fleet.ray_fleet import RayFleet
+from rayfl.fleet.ray_places import Hiring
 from rayfl.fleet.seam import ClientId, Phase
 
 TOY: Mapping[str, Any] = {
@@ -84,13 +85,13 @@ class Warm(RayFleet):
 
     def _hire(self) -> Any:
         self.hired += 1
-        if self.hired > self.placement.actors - self.fresh:
+        if self.hired > self.hiring.placement.actors - self.fresh:
             return super()._hire()
         if len(self.warmed) < self.hired:
             self.warmed.append(super()._hire())
             return self.warmed[-1]
         actor = self.warmed[self.hired - 1]
-        actor.become.remote(self.spec, self.placement, self.holdings_ref)
+        actor.become.remote(self.hiring.spec, self.hiring.placement, self.hiring.holdings)
         return actor
 
     @property
@@ -140,7 +141,8 @@ def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints
         fleet = (InlineFleet if place == "inline" else Reversed)(spec, holdings)
     else:
         placement = Placement(actors=1 if place == "ray1" else 3, cpus=0.5)
-        fleet = (Killing if place == "killing" else Warm)(spec, holdings, ray.put(holdings), placement)
+        hiring = Hiring(ray.put(spec), ray.put(holdings), placement)
+        fleet = (Killing if place == "killing" else Warm)(spec, holdings, hiring)
     uri = str(config.output / directory)
     engine = Engine(config, scenario, uri, {"run": "toy"}, dataset.shape, config.output / "features")
     records: list[Record] = []

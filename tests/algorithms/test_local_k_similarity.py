@@ -104,8 +104,10 @@ def fleet_of(config: Config, place: str = "inline") -> tuple[BaseFleet, str, Sha
     import ray
 
     from rayfl.fleet.ray_fleet import RayFleet
+    from rayfl.fleet.ray_places import Hiring
 
-    return RayFleet(spec, holdings, ray.put(holdings), Placement(actors=3, cpus=0.5)), sha256, shape
+    hiring = Hiring(ray.put(spec), ray.put(holdings), Placement(actors=3, cpus=0.5))
+    return RayFleet(spec, holdings, hiring), sha256, shape
 
 
 def shared(fleet: BaseFleet, config: Config, sha256: str, shape: Shape, root: Path) -> list[str]:

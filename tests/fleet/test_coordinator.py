@@ -14,7 +14,8 @@ import pytest
 
 from rayfl.errors import DataError, ResourceError
 from rayfl.fleet import coordinator as module
-from rayfl.fleet.coordinator import connected, drive, placed, room_on
+from rayfl.fleet.connection import connected
+from rayfl.fleet.coordinator import drive, placed, room_on
 from rayfl.fleet.placement import Placement
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, holdings, spec

@@ -48,9 +48,10 @@ def ray_fleet(actors: int, held: Holdings | None = None, made: Spec | None = Non
     import ray
 
     from rayfl.fleet.ray_fleet import RayFleet
+    from rayfl.fleet.ray_places import Hiring
 
-    held = held or holdings()
-    return RayFleet(made or spec(), held, ray.put(held), Placement(actors, **{"cpus": 0.5, **pinned}))
+    held, made = held or holdings(), made or spec()
+    return RayFleet(made, held, Hiring(ray.put(made), ray.put(held), Placement(actors, **{"cpus": 0.5, **pinned})))
 
 
 def cleared(fleet: BaseFleet) -> BaseFleet:

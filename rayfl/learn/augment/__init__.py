@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rayfl.component import Registry
 from rayfl.learn.augment.base import Augmentation
-from rayfl.learn.augment.mixup import mixing_share, mixup
 
 AUGMENTATIONS: Registry[Augmentation] = Registry(
     "augmentation",
@@ -18,4 +17,4 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
     },
 )
 
-__all__ = ["AUGMENTATIONS", "Augmentation", "mixing_share", "mixup"]
+__all__ = ["AUGMENTATIONS", "Augmentation"]

@@ -1,21 +1,17 @@
-"""What an augmentation is, and how one draws: independently for each image, from the given generator alone.
+"""What an augmentation is: a change of whole batches, drawn for each image from the given generator alone.
 
-Draws are made where the generator lives and moved to the images afterwards. A CPU generator therefore gives the
-same crops and colours to images on any device, and grouping images by a drawn operation costs no synchronisation.
+No torch here: configurations name augmentations in processes that never train.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from rayfl.component import component
-from rayfl.errors import DataError, broken
 
-Operation = Callable[[Tensor, Tensor], Tensor]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class Augmentation(Protocol):
@@ -34,55 +30,3 @@ class Unchanged:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         return x
-
-
-def uniform(n: int, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """`n` draws from U[low, high)."""
-    return low + (high - low) * torch.rand(n, generator=generator, device=generator.device)
-
-
-def integers(n: int, generator: torch.Generator, bound: int) -> Tensor:
-    """`n` draws from {0, ..., bound - 1}."""
-    return torch.randint(bound, (n,), generator=generator, device=generator.device)
-
-
-def coins(n: int, generator: torch.Generator, heads: float) -> Tensor:
-    """`n` draws that are true with probability `heads`: never at 0, always at 1."""
-    return uniform(n, generator) < heads
-
-
-def per_image(values: Tensor, x: Tensor) -> Tensor:
-    """A vector with one entry an image, on the device of `x` and shaped to broadcast over (C, H, W)."""
-    return values.to(x.device).view(-1, 1, 1, 1)
-
-
-def laid_out_like(out: Tensor, x: Tensor) -> Tensor:
-    """`out` in the memory format of `x`."""
-    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    return out.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
-
-
-def apply_by_choice_(x: Tensor, choice: Tensor, amounts: Sequence[Tensor], operations: Sequence[Operation]) -> None:
-    """Replace image i by operation `choice[i]` of it, by `amounts[choice[i]][i]`; -1 leaves it.
-
-    All images that share an operation share one call.
-    """
-    for number, (operation, amount) in enumerate(zip(operations, amounts, strict=True)):
-        members = (choice == number).nonzero()[:, 0]
-        if len(members):
-            there = members.to(x.device)
-            x.index_copy_(0, there, operation(x[there], amount[members].to(x.device)))
-
-
-def check_batch(name: str, x: Tensor) -> None:
-    """Refuse what is not a batch of images."""
-    if x.ndim != 4:
-        raise DataError(broken(f"{name} takes a batch of images (N, C, H, W)", f"shape {tuple(x.shape)}"))
-
-
-def check_colours(name: str, x: Tensor) -> None:
-    """Refuse images that are neither grey nor RGB."""
-    check_batch(name, x)
-    if x.shape[1] not in (1, 3):
-        remedy = "Choose an augmentation that only moves pixels, such as crop_flip."
-        raise DataError(broken(f"{name} takes images of 1 or 3 channels", x.shape[1], remedy))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.learn.augment.base import per_image
+from rayfl.learn.augment.pieces import per_image
 
 LUMA = (0.2989, 0.587, 0.114)
 GREY_LEVELS = 256

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.component import Fraction, Natural, component
 from rayfl.errors import DataError, broken
-from rayfl.learn.augment.base import check_batch, coins, integers, laid_out_like, per_image
+from rayfl.learn.augment.pieces import check_batch, coins, integers, laid_out_like, per_image
 
 Mode = Literal["zero", "reflect"]
 

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from rayfl.component import Count, Fraction, Positive, component
-from rayfl.learn.augment.base import check_batch, coins, laid_out_like, uniform
+from rayfl.learn.augment.pieces import check_batch, coins, laid_out_like, uniform
 
 ATTEMPTS = 10
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from rayfl.component import Fraction, Natural, component
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.augment import colour
-from rayfl.learn.augment.base import Operation, apply_by_choice_, check_colours, coins, integers, laid_out_like
 from rayfl.learn.augment.crop import CropFlip
+from rayfl.learn.augment.pieces import Operation, apply_by_choice_, check_colours, coins, integers, laid_out_like
 
 TOP = 30
 MID_GREY = 127

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rayfl.component import Fraction, Natural, component
-from rayfl.learn.augment.base import apply_by_choice_, check_colours, coins, laid_out_like, per_image, uniform
 from rayfl.learn.augment.colour import brightness, contrast, grey, hue, saturation
 from rayfl.learn.augment.crop import CropFlip
+from rayfl.learn.augment.pieces import apply_by_choice_, check_colours, coins, laid_out_like, per_image, uniform
 from rayfl.learn.augment.resize import AreaRange, AspectRange, ResizeCrop
 
 

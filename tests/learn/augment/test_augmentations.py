@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.errors import DataError
 from rayfl.learn.augment import AUGMENTATIONS
-from rayfl.learn.augment.base import apply_by_choice_, coins, integers, uniform
+from rayfl.learn.augment.pieces import apply_by_choice_, coins, integers, uniform
 
 MOVES_PIXELS: list[dict[str, Any]] = [
     {"name": "none"},

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.errors import ConfigError, DataError
-from rayfl.learn.augment import mixing_share, mixup
+from rayfl.learn.augment.mixup import mixing_share, mixup
 
 
 def seeded(seed: int = 0) -> torch.Generator:
