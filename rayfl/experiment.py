@@ -37,6 +37,9 @@ from rayfl.version import __version__
 if TYPE_CHECKING:
     from torch import nn
 
+    from rayfl.fleet.executor import Holdings
+    from rayfl.fleet.ray_places import Hiring
+
 log = logging.getLogger("rayfl")
 
 
@@ -104,15 +107,17 @@ def run(
         directory = run_directory(settings, directory or resume)
     with stoppable(directory, stop or Stop()) as stop:
         dataset, scenario = open_federation(settings, settings.seeds_for("data"))
+        shape, images = dataset.shape, Handover(dataset)
+        del dataset
         with writing(directory):
             begin(settings, directory, scenario)
             tracker = Tracker(directory, tracking_uri(settings), settings.tracking.enabled)
             describe(tracker, settings, scenario)
         try:
-            outcome = rounds(settings, dataset, scenario, directory, tracker, address, progress or Silent(), stop)
-            recipe = NetworkRecipe(settings, dataset.shape, len(scenario.classes))
+            outcome = rounds(settings, images, scenario, directory, tracker, address, progress or Silent(), stop)
+            recipe = NetworkRecipe(settings, shape, len(scenario.classes))
             with writing(directory):
-                conclude(tracker, settings, scenario, directory, outcome, recipe, dataset)
+                conclude(tracker, settings, scenario, directory, outcome, recipe)
         except BaseException as error:
             tracker.finish("KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED", patience=0.5)
             raise
@@ -195,9 +200,19 @@ def writing(directory: Path) -> Iterator[None]:
 # -- the rounds ------------------------------------------------------------------------------------------------------
 
 
+class Handover:
+    """A dataset that this process keeps only until somebody takes it: on a cluster it lies in the object store."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.held = [dataset]
+
+    def take(self) -> Dataset:
+        return self.held.pop()
+
+
 def rounds(
     config: Config,
-    dataset: Dataset,
+    images: Handover,
     scenario: Scenario,
     directory: Path,
     tracker: Tracker,
@@ -206,6 +221,7 @@ def rounds(
     stop: Stop,
 ) -> Outcome:
     """All rounds, in this process or on Ray; interrupted, they leave a checkpoint."""
+    dataset = images.take()
     holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
     refuse_missing_sets(config.method, holdings)
     uri = config.checkpoint.uri or str(directory / "checkpoints")
@@ -226,30 +242,37 @@ def rounds(
     try:
         if config.fleet == "inline":
             return inline_rounds(engine, config, dataset, scenario, holdings, emit)
-        from rayfl.fleet.coordinator import cluster_facts, drive, placed
-        from rayfl.fleet.probe import measured_share
+        from rayfl.fleet.coordinator import cluster_facts, drive
 
         with stop.later(), connected(address):
-            wanted = config.resources
-            cohort = config.training.cohort(config.clients)
-            placement = placed(
-                wanted.actors,
-                wanted.cpus_per_client,
-                wanted.gpus_per_client,
-                config.device,
-                cohort,
-                lambda: measured_share(spec_of(config, dataset, scenario, "cuda"), holdings, wanted.cpus_per_client),
-            )
-            spec = spec_of(config, dataset, scenario, "cuda" if placement.cuda else "cpu")
-            tracker.tags({"cluster": cluster_facts(), "actors": str(placement.actors)})
-            outcome: Outcome = drive(engine, spec, holdings, placement, emit, stop.heed)
+            hiring = hired(config, dataset, scenario, holdings)
+            del dataset, holdings
+            tracker.tags({"cluster": cluster_facts(), "actors": str(hiring.placement.actors)})
+            outcome: Outcome = drive(engine, hiring, emit, stop.heed)
             return outcome
     finally:
         progress.close()
 
 
+def hired(config: Config, dataset: Dataset, scenario: Scenario, holdings: Holdings) -> Hiring:
+    """How the run's actors are hired: what fits the cluster, and what each of them is given."""
+    from rayfl.fleet.coordinator import placed, stored
+    from rayfl.fleet.probe import measured_share
+
+    wanted = config.resources
+    placement = placed(
+        wanted.actors,
+        wanted.cpus_per_client,
+        wanted.gpus_per_client,
+        config.device,
+        config.training.cohort(config.clients),
+        lambda: measured_share(spec_of(config, dataset, scenario, "cuda"), holdings, wanted.cpus_per_client),
+    )
+    return stored(spec_of(config, dataset, scenario, "cuda" if placement.cuda else "cpu"), holdings, placement)
+
+
 def inline_rounds(
-    engine: Engine, config: Config, dataset: Dataset, scenario: Scenario, holdings: Any, emit: Any
+    engine: Engine, config: Config, dataset: Dataset, scenario: Scenario, holdings: Holdings, emit: Any
 ) -> Outcome:
     """The rounds in this process."""
     if config.device == "cuda":
@@ -352,7 +375,6 @@ def conclude(
     directory: Path,
     outcome: Outcome,
     recipe: NetworkRecipe,
-    dataset: Dataset,
 ) -> None:
     """What a finished run leaves: result, figures, model."""
     metrics = {name: value for record in outcome.history for name, value in record["metrics"].items()}
@@ -367,7 +389,7 @@ def conclude(
     tracker.artifact(directory / "arrays.npz")
     for path in figures_of(directory / "figures", config, scenario, outcome):
         tracker.artifact(path, "figures")
-    tracker.model(saved_model(directory / "model", recipe, outcome, dataset))
+    tracker.model(saved_model(directory / "model", recipe, outcome))
 
 
 def save_arrays(path: Path, scenario: Scenario, outcome: Outcome) -> None:
@@ -411,13 +433,13 @@ def figures_of(folder: Path, config: Config, scenario: Scenario, outcome: Outcom
     return sorted(folder.iterdir())
 
 
-def saved_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome, dataset: Dataset) -> Path:
+def saved_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome) -> Path:
     """The global model in MLflow's form, with a signature."""
     import mlflow
 
     from rayfl.tracking import save_model
 
-    height, width, channels = dataset.shape
+    height, width, channels = recipe.shape
     network = loaded(recipe, next(iter(outcome.models.values()))).eval()
     inputs = mlflow.types.TensorSpec(np.dtype(np.float32), (-1, channels, height, width))
     outputs = mlflow.types.TensorSpec(np.dtype(np.float32), (-1, recipe.classes))

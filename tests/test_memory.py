@@ -12,7 +12,7 @@ import pytest
 from rayfl.assembly import holdings_of, spec_of
 from rayfl.engine import Engine, Outcome
 from rayfl.federation.scenario import open_federation
-from rayfl.fleet.coordinator import drive
+from rayfl.fleet.coordinator import drive, stored
 from rayfl.fleet.placement import Placement
 from tests.algorithms.conformance import Row, toy_config
 
@@ -53,7 +53,7 @@ def test_memory_of_the_coordinator_does_not_grow(tmp_path: Path, cluster: None) 
         return len(resident)
 
     spec, held = spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
-    outcome: Outcome = drive(Weighed(engine), spec, held, Placement(2, cpus=0.5), note)
+    outcome: Outcome = drive(Weighed(engine), stored(spec, held, Placement(2, cpus=0.5)), note)
     assert outcome.history[-1]["metrics"]["clients/participants"] == COHORT
     assert outcome.history[-1]["metrics"]["test/accuracy"] > 0.5
     assert sorted(resident) == list(range(1, ROUNDS + 1))

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from rayfl.algorithms.weighting import WEIGHTINGS, BySize, Weighting
 from rayfl.component import component, slot
 from rayfl.fleet.seam import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
-from rayfl.learn.fit import Fit, Training
+from rayfl.learn.wish import Fit, Training
 
 
 @dataclass(frozen=True)

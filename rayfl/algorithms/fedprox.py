@@ -8,15 +8,16 @@ every gradient gains mu (w - w_t).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import NonNegative, component
 from rayfl.errors import ConfigError, broken
 from rayfl.fleet.seam import Client, Fleet, Out, Vector
-from rayfl.learn.fit import Adjust, Fit, Training
+from rayfl.learn.wish import Adjust, Fit, Training
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def proximal(client: Client, w: Vector, mu: float) -> Adjust:

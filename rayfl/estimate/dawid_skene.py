@@ -7,14 +7,16 @@ mitigation for federated learning" (2026).
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
 
 from rayfl.component import Count, Natural, NonNegative, component
 from rayfl.errors import DataError, broken
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -226,6 +228,8 @@ def one_hot(votes: Ints, classes: int) -> sparse.csr_array:
     >>> one_hot(np.array([[1, 0], [-1, 1]]), 2).toarray().tolist()
     [[0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
     """
+    from scipy import sparse  # here, because every run reads this module and few ask it to count votes
+
     items, annotators = votes.shape
     given = votes != MISSING
     # Each annotator owns a block of `classes` columns.

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
 
 from rayfl.errors import DataError, broken
 
@@ -57,6 +56,8 @@ def local_intrinsic_dimensionality(points: ArrayLike, k: int = 20) -> Floats:
 
 def nearest_distances(points: Floats, k: int) -> Floats:
     """Ascending distances (n, min(k, n - 1)) from each point to its nearest others."""
+    from scipy.spatial.distance import cdist
+
     kept = min(k, len(points) - 1)
     if kept < 1:
         return np.empty((len(points), 0))

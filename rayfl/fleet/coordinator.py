@@ -151,11 +151,18 @@ def room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
     return min(room, int(node.get("GPU", 0)) * on_a_gpu if on_a_gpu else int(node.get("GPU", 0) / gpus))
 
 
+def stored(spec: Spec, holdings: Holdings, placement: Placement) -> Hiring:
+    """How actors are hired, with the arrays in the object store: the caller may drop its own."""
+    import ray
+
+    from rayfl.fleet.ray_places import Hiring
+
+    return Hiring(ray.put(spec), ray.put(holdings), placement)
+
+
 def drive(
     run: Run,
-    spec: Spec,
-    holdings: Holdings,
-    placement: Placement,
+    hiring: Hiring,
     emit: Callable[[dict[str, Any]], int],
     heed: Callable[[], object] = lambda: None,
 ) -> Any:
@@ -167,15 +174,13 @@ def drive(
     import ray
     from ray.exceptions import ObjectLostError, RayActorError
 
-    from rayfl.fleet.ray_places import Hiring
-
-    hiring, stored = Hiring(ray.put(spec), ray.put(holdings), placement), ray.put(run)
+    reference = ray.put(run)
     deaths, reached = 0, -1
     while True:
         actor = ray.remote(Coordinator).options(
             num_cpus=0, max_concurrency=4, max_restarts=0, scheduling_strategy=here()
         )
-        coordinator = actor.remote([stored], hiring)
+        coordinator = actor.remote([reference], hiring)
         progress = Following(coordinator, emit, heed)
         try:
             ended: Ended = progress.follow()

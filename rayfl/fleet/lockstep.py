@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rayfl.fleet.seam import Client, Out, Phase
 
 if TYPE_CHECKING:
-    from rayfl.learn.fit import Fit, Training
     from rayfl.learn.learner import Learner
+    from rayfl.learn.wish import Fit, Training
 
 TRIAL_CLIENTS = 16
 

@@ -21,9 +21,9 @@ from rayfl.errors import ConfigError, RayflError, broken
 if TYPE_CHECKING:
     import torch
 
-    from rayfl.learn.fit import Training as LeftToThePlace
     from rayfl.learn.learner import Learner
     from rayfl.learn.training import Training
+    from rayfl.learn.wish import Training as LeftToThePlace
 
 ClientId = int
 Vector = NDArray[np.float32]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -16,23 +15,7 @@ from rayfl.learn.learner import Learner, fresh_seed
 from rayfl.learn.optimisers import Optimiser, optimiser
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
-
-T = TypeVar("T")
-
-
-class Trainee(Protocol):
-    """What the loop needs of a client."""
-
-    @property
-    def x(self) -> NDArray[np.uint8]: ...
-    @property
-    def labels(self) -> NDArray[np.int64] | None: ...
-    @property
-    def y(self) -> NDArray[np.int64]: ...
-    @property
-    def rng(self) -> np.random.Generator: ...
-    @property
-    def learner(self) -> Learner: ...
+from rayfl.learn.wish import Adjust, Trainee
 
 
 @dataclass(frozen=True)
@@ -47,30 +30,11 @@ class Batch:
 
 
 Loss = Callable[[nn.Module, Batch], Tensor]
-Adjust = Callable[[Tensor, Tensor], object]
-"""Changes the flat gradient in place, given (parameters, gradient)."""
 
 
 def cross_entropy(net: nn.Module, batch: Batch) -> Tensor:
     """Mean cross-entropy with the labels of the batch."""
     return functional.cross_entropy(net(batch.x), batch.y)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A wish for local training from `weights`. A phase that yields one gets the new weights back; the place may
-    train several clients at once."""
-
-    weights: Vector
-    adjust: Adjust | None = None
-
-    def carried_out(self, client: Trainee) -> Vector:
-        """The training of one client by itself."""
-        return fit(client, self.weights, adjust=self.adjust)
-
-
-Training = Generator[Fit, Vector, T]
-"""A phase whose local training is left to the place: `local = yield Fit(w)`."""
 
 
 def fit(

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.learn.augment.base import Unchanged
-from rayfl.learn.fit import Adjust, Fit, Trainee, visits
+from rayfl.learn.fit import visits
 from rayfl.learn.learner import Learner, fresh_seed
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.resident import Resident, Vector
+from rayfl.learn.wish import Adjust, Fit, Trainee
 
 STACK_BYTES = 64 << 20
 """Parameters, gradients and momenta of a stack stay below this; larger cohorts are trained in several stacks."""

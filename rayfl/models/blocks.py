@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 from torch import nn
 
-Norm = Literal["batch", "group"]
+from rayfl.models.norm import Norm
 
 GROUPS = 32
 """Most groups of a GroupNorm (Wu and He, ECCV 2018); fewer where the channels do not divide by it."""

@@ -1,15 +1,21 @@
-"""Plain convolutional networks of the federated literature."""
+"""Plain convolutional networks of the federated literature.
+
+torch is imported where one is built: the driver and the coordinator read settings, and stay half as large without it.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
-from torch import nn
 
 from rayfl.component import Count, Fraction, component
-from rayfl.models.blocks import Norm, normalised, normaliser
-from rayfl.models.network import Network, Shape, feature_size, linear_on
+from rayfl.models.norm import Norm
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rayfl.models.network import Network, Shape
 
 
 @component
@@ -19,6 +25,10 @@ class MnistCNN:
     dropout: Fraction = 0.5
 
     def build(self, shape: Shape, classes: int) -> Network:
+        from torch import nn
+
+        from rayfl.models.network import feature_size, linear_on
+
         convolutions = nn.Sequential(
             *(nn.Conv2d(shape[2], 10, 5), nn.MaxPool2d(2), nn.ReLU()),
             *(nn.Conv2d(10, 20, 5), nn.Dropout2d(self.dropout), nn.MaxPool2d(2), nn.ReLU()),
@@ -33,9 +43,13 @@ class MnistCNNWide:
     """Two padded 5x5 convolutions (32, 64) and a hidden layer of 512: the CNN of McMahan et al. (AISTATS 2017)."""
 
     def build(self, shape: Shape, classes: int) -> Network:
+        from torch import nn
+
+        from rayfl.models.network import feature_size, linear_on
+
         convolutions = nn.Sequential(
-            *(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
             nn.Flatten(),
         )
         hidden = nn.Linear(feature_size(convolutions, shape, "mnist_cnn_wide"), 512)
@@ -51,6 +65,11 @@ class VGG:
     track_running_stats: bool = True
 
     def build(self, shape: Shape, classes: int) -> Network:
+        from torch import nn
+
+        from rayfl.models.blocks import normalised, normaliser
+        from rayfl.models.network import feature_size, linear_on
+
         norm = normaliser(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
         for inputs, width in ((shape[2], 64), (64, 128), (128, 256)):
@@ -75,6 +94,11 @@ class CNN4:
     track_running_stats: bool = False
 
     def build(self, shape: Shape, classes: int) -> Network:
+        from torch import nn
+
+        from rayfl.models.blocks import normalised, normaliser
+        from rayfl.models.network import feature_size, linear_on
+
         norm = normaliser(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
         for inputs, width in zip((shape[2], *self.widths), self.widths, strict=False):

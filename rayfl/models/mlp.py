@@ -1,14 +1,17 @@
-"""Fully connected networks on flattened pixels."""
+"""Fully connected networks on flattened pixels; like the convolutional ones, they import torch when they are built."""
 
 from __future__ import annotations
 
 import itertools
 import math
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from rayfl.component import Count, component
-from rayfl.models.network import Network, Shape, linear_on
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rayfl.models.network import Network, Shape
 
 
 @component
@@ -16,6 +19,10 @@ class Linear:
     """Multinomial logistic regression: the features are the pixels."""
 
     def build(self, shape: Shape, classes: int) -> Network:
+        from torch import nn
+
+        from rayfl.models.network import linear_on
+
         return linear_on(nn.Flatten(), math.prod(shape), classes)
 
 
@@ -26,6 +33,10 @@ class MLP:
     hidden: tuple[Count, ...] = (200, 200)
 
     def build(self, shape: Shape, classes: int) -> Network:
+        from torch import nn
+
+        from rayfl.models.network import linear_on
+
         widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in itertools.pairwise(widths):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from torch import nn
 
 from rayfl.component import component
-from rayfl.models.blocks import Norm, normalised, normaliser, pooled
+from rayfl.models.blocks import normalised, normaliser, pooled
 from rayfl.models.network import Network, Shape, linear_on
+from rayfl.models.norm import Norm
 
 STEM = 32
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))

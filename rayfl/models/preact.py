@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfl.component import component
-from rayfl.models.blocks import Norm, normalised, normaliser, pooled
+from rayfl.models.blocks import normalised, normaliser, pooled
 from rayfl.models.network import Network, Shape, linear_on
+from rayfl.models.norm import Norm
 
 WIDTHS = (64, 128, 256, 512)
 

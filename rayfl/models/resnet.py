@@ -10,8 +10,9 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from rayfl.component import Fraction, Natural, component
-from rayfl.models.blocks import Norm, normaliser
+from rayfl.models.blocks import normaliser
 from rayfl.models.network import Network, Shape
+from rayfl.models.norm import Norm
 from rayfl.models.weights import below, load_exactly, weights_from
 
 Stem = Literal["cifar", "imagenet"]

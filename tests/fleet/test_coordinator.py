@@ -15,7 +15,7 @@ import pytest
 from rayfl.errors import DataError, ResourceError
 from rayfl.fleet import coordinator as module
 from rayfl.fleet.connection import connected
-from rayfl.fleet.coordinator import drive, placed, room_on
+from rayfl.fleet.coordinator import drive, placed, room_on, stored
 from rayfl.fleet.placement import Placement
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, holdings, spec
@@ -175,7 +175,7 @@ def driven(run: Counting, emit: Callable[[dict[str, Any]], int] | None = None) -
         records.append(record)
         return len(records)
 
-    return drive(run, spec(), holdings(), Placement(1, cpus=0.5), emit or note), records
+    return drive(run, stored(spec(), holdings(), Placement(1, cpus=0.5)), emit or note), records
 
 
 def test_every_record_arrives_in_order(tmp_path: Path, cluster: None) -> None:

@@ -12,9 +12,10 @@ from rayfl.errors import PhaseError
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.lockstep import TRIAL_CLIENTS, Lockstep, Pace
 from rayfl.fleet.seam import Client, Out, Vector
-from rayfl.learn.fit import Fit, Training, fit, outputs
+from rayfl.learn.fit import fit, outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.learn.wish import Fit, Training
 from tests.fleet.toys import CLIENTS, holdings, network, spec
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from rayfl.fleet.seam import Client
 from rayfl.learn import stacked
-from rayfl.learn.fit import Fit
 from rayfl.learn.learner import Learner
 from rayfl.learn.resident import Resident
 from rayfl.learn.stacked import Rows, Stack, copies_at_once, fit_together, padded, stackable, written_out
+from rayfl.learn.wish import Fit
 from rayfl.models.mlp import MLP, Linear
 from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded
 
