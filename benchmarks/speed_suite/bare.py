@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from speed_suite.federation import Clock, Federation, answer
+from speed_suite.federation import Clock, Federation, answer, arguments
 from speed_suite.plain import (
-    arguments,
     clock_of,
     images,
     labels,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,21 @@ class Clock:
 def answer(**facts: Any) -> None:
     """The one line that the suite reads."""
     print(MARK + json.dumps(facts), flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """What every system is told."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--warmup", type=int, required=True)
+    parser.add_argument("--started", type=float, required=True)
+    parser.add_argument("--variant", default="")
+    parser.add_argument("--marks", default="")
+    return parser.parse_args()
+
+
+def moved(now: Iterable[NDArray[Any]], before: Iterable[NDArray[Any]]) -> float:
+    """Euclidean distance of two lists of arrays: tells of steps left out or taken twice where accuracy cannot."""
+    squares = [float(((a - b).astype(np.float64) ** 2).sum()) for a, b in zip(now, before, strict=True)]
+    return float(np.sqrt(sum(squares)))

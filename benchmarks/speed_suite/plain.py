@@ -6,8 +6,7 @@ Needs torch and torchvision, nothing of rayfl: the peers use it too.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,21 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from speed_suite.federation import Clock, Federation, Settings
+from speed_suite.federation import Clock, Federation, Settings, moved
 
 TEST_BATCH = 256
-
-
-def arguments() -> argparse.Namespace:
-    """What every system is told."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--warmup", type=int, required=True)
-    parser.add_argument("--started", type=float, required=True)
-    parser.add_argument("--variant", default="")
-    parser.add_argument("--marks", default="")
-    return parser.parse_args()
 
 
 def clock_of(told: argparse.Namespace) -> Clock:
@@ -149,12 +136,6 @@ def batches(x: NDArray[np.uint8], y: NDArray[np.int64]) -> Iterator[tuple[Tensor
     """Batches of a fixed size in a fixed order: batch statistics are the same in every system."""
     for start in range(0, len(x), TEST_BATCH):
         yield images(x[start : start + TEST_BATCH]), labels(y[start : start + TEST_BATCH])
-
-
-def moved(now: Iterable[NDArray[Any]], before: Iterable[NDArray[Any]]) -> float:
-    """Euclidean distance of two lists of arrays: tells of steps left out or taken twice where accuracy cannot."""
-    squares = [float(((a - b).astype(np.float64) ** 2).sum()) for a, b in zip(now, before, strict=True)]
-    return float(np.sqrt(sum(squares)))
 
 
 def versions(*others: Any) -> dict[str, str]:

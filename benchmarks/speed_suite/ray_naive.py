@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from ray.util import ActorPool
 
-from speed_suite.federation import Federation, answer
-from speed_suite.plain import arguments, clock_of, images, labels, load, network_of, tested, train, versions
+from speed_suite.federation import Federation, answer, arguments
+from speed_suite.plain import clock_of, images, labels, load, network_of, tested, train, versions
 
 ACTORS = 2
 Weights = dict[str, NDArray[np.float32]]

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from speed_suite.federation import Clock, answer
-from speed_suite.plain import arguments, moved
+from speed_suite.federation import Clock, answer, arguments, moved
 
 Settings = dict[str, Any]
 

@@ -32,6 +32,7 @@ class ClientActor:
         # Calls on a standing line come in a thread of their own, beside an errand's.
         self.one_at_a_time = threading.Lock()
         self.states: dict[tuple[int, ClientId], Any] = {}
+        self.sums: list[Partial] = []
         with settling_in():
             made, held = ray.get([*spec, *holdings])
         self.cores = keep_to_own(made.threads)
@@ -111,10 +112,11 @@ class ClientActor:
 
     def begin_sum(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> None:
         """Like `partial`, but the sum stays here, where `finish_sum` will want it."""
-        self.sum = self.executor.partial(number, key, weights, grid)
+        self.sums = [self.executor.partial(number, key, weights, grid)]
 
     def finish_sum(self, total: float, *partials: Partial) -> tuple[bool, Vector]:
-        return True, finish([self.sum, *partials], total)
+        own, self.sums = self.sums, []  # twice the size of the model, and of no more use
+        return True, finish([*own, *partials], total)
 
     def merge(self, *partials: Partial) -> Partial:
         return merged(partials)

@@ -82,8 +82,13 @@ def taken(reference: Any) -> Any:
 
 def first_of(references: Sequence[Any]) -> Any:
     """The next call to take an answer from; short ones first, which are the ones on lines."""
-    spoken = {reference.line: reference for reference in references if isinstance(reference, Spoken)}
-    return spoken[select.select(spoken, [], [])[0][0]] if spoken else ray.wait(list(references), num_returns=1)[0][0]
+    spoken = {reference.line.fileno(): reference for reference in references if isinstance(reference, Spoken)}
+    if not spoken:
+        return ray.wait(list(references), num_returns=1)[0][0]
+    ears = select.poll()
+    for line in spoken:
+        ears.register(line, select.POLLIN)
+    return spoken[ears.poll()[0][0]]
 
 
 def answered(method: Callable[..., Any], key: bytes) -> str:

@@ -30,8 +30,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from speed_suite.federation import Clock, Federation, answer
-from speed_suite.plain import arguments, clock_of, images, labels, load, network_of, tested, train, versions
+from speed_suite.federation import Clock, Federation, answer, arguments
+from speed_suite.plain import clock_of, images, labels, load, network_of, tested, train, versions
 
 NODE = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2, "logging_level": "error"}}
 

@@ -37,8 +37,8 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional
 
-from speed_suite.federation import Clock, Federation, Settings, answer
-from speed_suite.plain import arguments, clock_of, images, labels, network_of, shuffled, tested, versions
+from speed_suite.federation import Clock, Federation, Settings, answer, arguments
+from speed_suite.plain import clock_of, images, labels, network_of, shuffled, tested, versions
 
 
 class Trained(nn.Module):
