@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,34 @@ def test_a_network_has_the_bits_of_its_seed_and_costs_no_draws(tmp_path: Path) -
     assert torch.equal(torch.random.get_rng_state(), state)
     other = NetworkRecipe(opened(tmp_path, seeds={"model": 1})[0], dataset.shape, 4)
     assert not np.array_equal(Resident(other(), torch.device("cpu")).dump(), first)
+
+
+READ = """
+import pickle, sys
+from pathlib import Path
+import rayfl.experiment, rayfl.fleet.ray_fleet
+from rayfl.assembly import holdings_of, spec_of
+from rayfl.config import validated
+from rayfl.engine import Engine, versions
+from rayfl.federation.scenario import open_federation
+
+method, model, output = sys.argv[1:]
+blobs = {"name": "blobs", "samples": 60, "test_samples": 20, "side": 28}
+config = validated({"data": blobs, "clients": 3, "method": method, "model": model, "output": output})
+dataset, scenario = open_federation(config, 0)
+engine = Engine(config, scenario, output, {}, dataset.shape, Path(output))
+parts = engine, spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
+pickle.loads(pickle.dumps(parts))
+print([library for library in ("torch", "scipy") if library in sys.modules], versions()["torch"])
+import torch
+print(torch.__version__)
+"""
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+@pytest.mark.parametrize("model", ["mlp", "mnist_cnn"])
+def test_a_run_is_described_without_torch(method: str, model: str, tmp_path: Path) -> None:
+    """The driver and the coordinator do no more than this, and stay half as large."""
+    command = [sys.executable, "-c", READ, method, model, str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split("\n")
+    assert told[0] == f"[] {told[1]}"
