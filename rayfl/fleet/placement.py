@@ -39,6 +39,7 @@ class Plan(Generic[T]):
         share = 1.0 if total <= GRAIN_SECONDS * actors else HEAD_SHARE
         self.heads, rest = longest_first(ordered, takes, actors, share * total)
         self.tail = deque(rest)
+        self.remaining = sum(takes[len(takes) - len(rest) :])
 
     def __bool__(self) -> bool:
         return bool(self.heads or self.tail)
@@ -47,11 +48,13 @@ class Plan(Generic[T]):
         """The next list of tasks for an idle actor."""
         if self.heads:
             return self.heads.pop(0)
-        remaining = sum(map(self.seconds, self.tail))
-        piece = max(remaining / (2 * self.actors), GRAIN_SECONDS)
+        piece = max(self.remaining / (2 * self.actors), GRAIN_SECONDS)
         taken: list[T] = []
-        while self.tail and (not taken or sum(map(self.seconds, taken)) + self.seconds(self.tail[0]) <= piece):
+        load = 0.0
+        while self.tail and (not taken or load + self.seconds(self.tail[0]) <= piece):
             taken.append(self.tail.popleft())
+            load += self.seconds(taken[-1])
+        self.remaining -= load
         return taken
 
     def put_back(self, tasks: Sequence[T]) -> None:
