@@ -257,7 +257,8 @@ def peak(vector: Vector) -> float:
     if not vector.size:
         return 0.0
     # Where they are is found in half the time that it takes to find what they are.
-    return max(abs(float(vector[vector.argmax()])), abs(float(vector[vector.argmin()])))
+    flat = vector.reshape(-1)  # an update that is only examined may be a matrix
+    return max(abs(float(flat[flat.argmax()])), abs(float(flat[flat.argmin()])))
 
 
 def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
