@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from rayfl.fleet.exact import Grid, Partial
 from rayfl.fleet.executor import Done
@@ -32,10 +32,16 @@ class Expected:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call of an actor brings back: outcomes, and their sum where one was expected."""
+    """What a call of an actor brings back: outcomes, their sum where one was expected, and small states."""
 
     done: list[Done]
     sum: Partial | None = None
+    states: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def elsewhere(self) -> list[ClientId]:
+        """Clients whose state is still at the actor."""
+        return [done.client for done in self.done if done.state_bytes and done.client not in self.states]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rayfl.fleet.placement import Placement
 from rayfl.fleet.probe import footprint
 from rayfl.fleet.ray_line import answered
 from rayfl.fleet.seam import ClientId, Phase, Vector
-from rayfl.fleet.travel import Batch, filled
+from rayfl.fleet.travel import STATE_BYTES, Batch, filled
 
 
 class ClientActor:
@@ -71,15 +71,25 @@ class ClientActor:
         expected: Expected | None,
         *values: Any,
     ) -> Answer:
-        """Outcomes of all tasks. What state they leave is kept for `collect`."""
+        """Outcomes of all tasks. What large states they leave is kept for `collect`."""
         with self.one_at_a_time:
             self._free(free)
             results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
-            self.states |= {(number, done.client): dict(state) for done, state in results if state}
             done = [outcome for outcome, _ in results]
+            small = self._keep(number, [(done, state) for done, state in results if state])
             if expected is None or not all("w" in outcome.peaks and outcome.finite for outcome in done):
-                return Answer(done)
-            return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid))
+                return Answer(done, states=small)
+            return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small)
+
+    def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, Any]:
+        """Keep the large ones of the states that a map left; the small ones travel at once."""
+        small: dict[ClientId, Any] = {}
+        for done, state in left:
+            if sum(done.state_bytes.values()) <= STATE_BYTES:
+                small[done.client] = dict(state)
+            else:
+                self.states[number, done.client] = dict(state)
+        return small
 
     def _free(self, numbers: Sequence[int]) -> None:
         for number in numbers:

@@ -27,7 +27,7 @@ from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineE
 from rayfl.fleet.ray_places import Call, Hiring, Place
 from rayfl.fleet.ray_replies import RayReplies
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
-from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, emptied, sent, within_limit
+from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, emptied, within_limit
 
 log = logging.getLogger("rayfl")
 
@@ -153,7 +153,7 @@ class RayFleet(BaseFleet):
             answer = self._answer(finished, call, lives)
             if answer is None:
                 plan.put_back(call.batch)
-            elif call.answer is None and (leaving := [done.client for done in answer.done if done.state_bytes]):
+            elif call.answer is None and (leaving := answer.elsewhere):
                 # A state must outlive its actor: only what has been collected is done.
                 first, *handles = self._collect(call.place, number, leaving)
                 states = dict(zip(leaving, handles, strict=True))
@@ -164,6 +164,7 @@ class RayFleet(BaseFleet):
                 early.answers.append(answer)
                 done |= {outcome.client: outcome for outcome in outcomes}
                 stored |= call.states
+                stored |= {client: Here.copied(state) for client, state in answer.states.items()}
                 lies = (call.place, call.generation)
                 self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
                 if any(outcome.error for outcome in outcomes):
@@ -200,10 +201,10 @@ class RayFleet(BaseFleet):
         held = self.pool[place]
         freed, held.freed = held.freed, []
         part = None if expected is None else expected.part(batch.clients)
-        arguments = (number, phase, batch, common, freed, part, *sent(values))
+        arguments = (number, phase, batch, common, freed, part, *values)
         # Who waits for a line looks at nothing else: it is for calls that are over in a moment.
         short = held.short_calls >= SHORT_CALLS and not errand
-        if held.line is not None and short and all(isinstance(handle, Here) for handle in values):
+        if held.line is not None and short and not values:
             return held.line.call(*arguments)
         return held.actor.run.remote(*arguments)
 

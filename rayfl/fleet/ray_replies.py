@@ -14,7 +14,7 @@ from rayfl.fleet.executor import Done, Task, frozen
 from rayfl.fleet.ray_line import DEATHS
 from rayfl.fleet.ray_places import in_a_tree
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report
-from rayfl.fleet.travel import INLINE_BYTES, Here, emptied, sent
+from rayfl.fleet.travel import INLINE_BYTES, Here, emptied
 
 if TYPE_CHECKING:
     from rayfl.fleet.ray_fleet import RayFleet
@@ -78,7 +78,7 @@ class RayReplies(Replies):
             groups = self._held(list(self))
             calls = [
                 self._fleet.pool[place].actor.examine.remote(
-                    self._number, phase, clients, self._fleet.round, shared, *sent(values)
+                    self._number, phase, clients, self._fleet.round, shared, *values
                 )
                 for place, clients in groups.items()
             ]

@@ -1,15 +1,18 @@
-"""How tasks travel to an actor: many clients in one list, references once each, small values inside the call."""
+"""How tasks travel to an actor: many clients in one list, references once each, small values where they are wanted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from rayfl.fleet.executor import Task, nbytes, walked
 from rayfl.fleet.seam import ClientId, DataRef, Ref
 
 INLINE_BYTES = 64 << 10  # larger arrays lie in the object store, once a node
+STATE_BYTES = 32 << 10  # what a client may leave inside its call's answer, which holds that of thousands
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,11 @@ class Here:
     """The handle of a value that is small enough to travel inside the calls that use it."""
 
     value: Any
+
+    @classmethod
+    def copied(cls, value: Any) -> Here:
+        """A value taken out of a message, which it would otherwise keep in memory as a whole."""
+        return cls(walked(value, lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf))
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,6 @@ class Batch:
         return [Task(client, self.t, inputs.get(client, {}), state.get(client, {})) for client in self.clients]
 
 
-def sent(values: Mapping[Any, int]) -> list[Any]:
-    """The arguments that slots stand for: references, or the values themselves where they are small."""
-    return [handle.value if isinstance(handle, Here) else handle for handle in values]
-
-
 def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]:
     """The first tasks of a batch whose arguments stay under a size (at least one), and the others."""
     total = 0
@@ -64,11 +67,13 @@ def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]
 
 
 def emptied(value: Any, values: dict[Any, int]) -> Any:
-    """Inputs with every reference replaced by a Slot; `values` collects the object references, each once."""
+    """Inputs with small values in place and a Slot for every stored object; `values` collects those, each once."""
 
     def slot(leaf: Any) -> Any:
         if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
             return leaf
+        if isinstance(leaf.handle, Here):
+            return leaf.handle.value if leaf.key is None else leaf.handle.value[leaf.key]
         return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
 
     return walked(value, slot)

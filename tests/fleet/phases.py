@@ -70,10 +70,10 @@ def scribble(
     return Out()
 
 
-def remember(client: Client, *, value: float) -> Out:
+def remember(client: Client, *, value: float, size: int = 3) -> Out:
     """State of three shapes; reports what was there before."""
     before = client.state["v"].tolist() if "v" in client.state else None
-    state = {"v": np.full(3, value), "tree": {"leaf": np.zeros(2)}, "log": [value]}
+    state = {"v": np.full(size, value), "tree": {"leaf": np.zeros(2)}, "log": [value]}
     return Out({"before": before}, state=state)
 
 

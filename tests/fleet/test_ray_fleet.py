@@ -20,7 +20,7 @@ from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
 from rayfl.fleet.ray_fleet import RayFleet
 from rayfl.fleet.seam import SERVER, DataRef, Ref
-from rayfl.fleet.travel import INLINE_BYTES, Slot, emptied, filled, within_limit
+from rayfl.fleet.travel import INLINE_BYTES, STATE_BYTES, Here, Slot, emptied, filled, within_limit
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, ray_fleet, spec
 
@@ -115,7 +115,7 @@ def test_state_moves_from_actor_to_actor(ray_pool: RayFleet, calls: Calls, monke
     """The coordinator sends a reference and never fetches what it refers to."""
     import ray
 
-    ray_pool.map(phases.remember, CLIENTS, value=3.0)
+    ray_pool.map(phases.remember, CLIENTS, value=3.0, size=STATE_BYTES)
     fetched: list[Any] = []
     get = ray.get
 
@@ -128,10 +128,38 @@ def test_state_moves_from_actor_to_actor(ray_pool: RayFleet, calls: Calls, monke
     calls.clear()
     each = {client: {"peer": ray_pool.state(CLIENTS[i - 1], "v")} for i, client in enumerate(CLIENTS)}
     got = ray_pool.map(phases.read_peer, CLIENTS, each=each, value=0.0)
-    assert all(report["peer"] == [3.0] * 3 for report in got.values())
-    assert all(isinstance(value, ray.ObjectRef) for _, _, values in calls for value in values)
+    assert all(report["peer"] == [3.0] * STATE_BYTES for report in got.values())
+    assert len({value for _, _, values in calls for value in values}) == len(CLIENTS)
     outcomes = [outcome for answer in fetched if answer is not True for outcome in answer.done]
     assert [outcome.report.keys() for outcome in outcomes] == [{"peer"}] * len(CLIENTS)
+
+
+def test_small_states_come_with_the_answer_and_go_with_the_call(ray_pool: RayFleet, calls: Calls) -> None:
+    ray_pool.map(phases.remember, CLIENTS, value=3.0)
+    known = [ray_pool.state(client, "v") for client in CLIENTS]
+    assert all(ref is not None and isinstance(ref.handle, Here) for ref in known)
+    calls.clear()
+    got = ray_pool.map(phases.read_peer, CLIENTS, each={c: {"peer": known[i]} for i, c in enumerate(CLIENTS)}, value=0)
+    assert all(report["peer"] == [3.0] * 3 for report in got.values())
+    assert not any(values for _, _, values in calls)
+    assert ray_pool.costs.down == 3 * 8 * len(CLIENTS)
+
+
+def test_a_small_state_keeps_no_message_alive() -> None:
+    message = np.arange(100.0)
+    copied = Here.copied({"v": message[:3], "tree": [message[3:5]], "n": 1})
+    assert [copied.value["v"].tolist(), copied.value["tree"][0].tolist(), copied.value["n"]] == [[0, 1, 2], [3, 4], 1]
+    assert all(array.base is None for array in (copied.value["v"], copied.value["tree"][0]))
+
+
+def test_large_and_small_states_of_one_call(ray_pool: RayFleet) -> None:
+    """Each client's is whole, whichever way it went."""
+    each = {client: {"size": STATE_BYTES if client % 2 else 3} for client in CLIENTS}
+    ray_pool.map(phases.remember, CLIENTS, each=each, value=5.0)
+    got = ray_pool.map(phases.remember, CLIENTS, value=0.0)
+    assert {client: report["before"] for client, report in got.items()} == {
+        client: [5.0] * inputs["size"] for client, inputs in each.items()
+    }
 
 
 # -- pinning ---------------------------------------------------------------------------------------------------------
@@ -258,7 +286,7 @@ def test_the_place_failed_or_the_method_did(ray_pool: RayFleet, error: str | Non
 
 # -- what travels ----------------------------------------------------------------------------------------------------
 
-HANDLES = st.integers(0, 4).map(lambda i: f"handle {i}")
+HANDLES = st.integers(0, 4).map(lambda i: f"handle {i}") | st.integers(5, 6).map(lambda i: Here(entries(i)))
 REFS = st.builds(Ref, HANDLES, st.none() | st.sampled_from(["w", "y"]))
 INPUTS = st.recursive(
     st.integers() | st.just(DataRef("test")) | REFS,
@@ -267,10 +295,16 @@ INPUTS = st.recursive(
 )
 
 
+def entries(i: int) -> dict[str, int]:
+    """What is stored under a handle."""
+    return {"w": 10 * i, "y": 10 * i + 1}
+
+
 def looked_up(value: Any, store: dict[str, Any]) -> Any:
     """What `filled(emptied(...))` must be."""
     if isinstance(value, Ref) and not isinstance(value, DataRef):
-        return store[value.handle] if value.key is None else store[value.handle][value.key]
+        found = value.handle.value if isinstance(value.handle, Here) else store[value.handle]
+        return found if value.key is None else found[value.key]
     if isinstance(value, dict):
         return {key: looked_up(item, store) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -282,7 +316,7 @@ def looked_up(value: Any, store: dict[str, Any]) -> Any:
 @settings(deadline=None)
 def test_references_travel_once_each_and_come_back(inputs: Any) -> None:
     values: dict[Any, int] = {}
-    store = {f"handle {i}": {"w": 10 * i, "y": 10 * i + 1} for i in range(5)}
+    store = {f"handle {i}": entries(i) for i in range(5)}
     sent = emptied(inputs, values)
     assert "handle" not in repr(sent).replace("DataRef(handle=", "")
     assert sorted(values.values()) == list(range(len(values)))
