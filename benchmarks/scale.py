@@ -4,8 +4,8 @@
     python benchmarks/scale.py --write    the same, and put it into docs/scaling.md
 
 The model runs rayfl's own placement (`Plan`: longest first, a small tail) against a cluster of nodes, actors, links and
-a coordinator that does one thing at a time. Its costs are those of a call, of a client's report and of a partial sum,
-each measured on this machine; link speeds and the spread of client times are assumptions, said in the table.
+a coordinator that does one thing at a time. Its costs are those of a call, of a client's report and state, and of a
+partial sum, each measured on this machine; link speeds and the spread of client times are assumptions, said below.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from rayfl.fleet.executor import Done
 from rayfl.fleet.placement import Plan
+from rayfl.fleet.seam import Client, Out, Vector
+
+if TYPE_CHECKING:
+    from rayfl.fleet.ray_fleet import RayFleet
 
 ROOT = Path(__file__).resolve().parent.parent
 GRID_BYTES = 8  # a partial sum by sample counts holds a float64 a parameter, and next to nothing more
@@ -34,13 +39,23 @@ SMALL_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds, measured: of the coordinator for a call and for a client in it, of a round without clients, of adding a
-    million parameters of one client to a partial sum, and of taking up a broadcast."""
+    """Seconds, measured.
+
+    call         from sending a call that does nothing to its answer
+    sending      for which a call occupies the coordinator
+    client       for which a client in a call does, by the state that it leaves: "none", "small", "large"
+    add_million  of adding a million parameters of one client to a partial sum
+    """
 
     call: float
-    client: float
-    round: float
+    sending: float
+    client: Mapping[str, float]
     add_million: float
+
+    @property
+    def round(self) -> float:
+        """A round without clients: a map and a mean wait for one answer each."""
+        return 2 * self.call
 
 
 @dataclass(frozen=True)
@@ -62,11 +77,12 @@ class Work:
 
     seconds: Sequence[float]
     parameters: int
+    state: str = "none"
 
 
 @dataclass(frozen=True)
 class Round:
-    """A predicted round: how long, what share of it actors are idle, and how long its parts are."""
+    """A predicted round: how long, what share of it actors are idle, how long its parts are, and its calls."""
 
     seconds: float
     idle: float
@@ -74,15 +90,18 @@ class Round:
     train: float
     reduce: float
     coordinator: float
+    calls: int
 
 
 def simulate(work: Work, cluster: Cluster, costs: Costs, fan_in: int = 8) -> Round:
     """One round, event by event."""
     broadcast = broadcast_seconds(work.parameters * 4, cluster)
-    trained, busy, coordinating = train(work, cluster, costs, broadcast)
+    trained, busy, calls = train(work, cluster, costs, broadcast)
     reduce = reduce_seconds(work, cluster, costs, fan_in)
     total = costs.round + trained + reduce
-    return Round(total, 1 - busy / (cluster.actors * total), broadcast, trained - broadcast, reduce, coordinating)
+    coordinating = calls * costs.sending + len(work.seconds) * costs.client[work.state]
+    idle = 1 - busy / (cluster.actors * total)
+    return Round(total, idle, broadcast, trained - broadcast, reduce, coordinating, calls)
 
 
 def broadcast_seconds(size: int, cluster: Cluster) -> float:
@@ -92,18 +111,19 @@ def broadcast_seconds(size: int, cluster: Cluster) -> float:
     )
 
 
-def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[float, float, float]:
-    """When the last report is in, the seconds that actors were busy, and those that the coordinator was."""
+def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[float, float, int]:
+    """When the last report is in, the seconds that actors were busy, and how many calls were made."""
     plan: Plan[int] = Plan(range(len(work.seconds)), work.seconds.__getitem__, cluster.actors)
     coordinator = start
     answers: list[tuple[float, int]] = []
     busy, calls, idle = 0.0, 0, cluster.actors
+    half = costs.client[work.state] / 2  # a client is sent off, and taken in
 
     def hand_out() -> None:
         nonlocal coordinator, busy, calls, idle
         while plan and idle:
             tasks = plan.next()
-            coordinator += costs.call + len(tasks) * costs.client
+            coordinator += costs.sending + len(tasks) * half
             seconds = sum(work.seconds[task] for task in tasks)
             busy += seconds
             idle, calls = idle - 1, calls + 1
@@ -112,26 +132,26 @@ def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[flo
     hand_out()
     while answers:
         when, tasks = heapq.heappop(answers)
-        coordinator = max(coordinator, when) + tasks * costs.client
+        coordinator = max(coordinator, when) + tasks * half
         idle += 1
         hand_out()
-    return coordinator, busy, calls * costs.call + 2 * len(work.seconds) * costs.client
+    return coordinator, busy, calls
 
 
 def reduce_seconds(work: Work, cluster: Cluster, costs: Costs, fan_in: int) -> float:
-    """Partial sums at the actors, then through a tree; small ones are added up at the coordinator."""
+    """Partial sums at the actors, then through a tree; small ones come with the answers, to the coordinator."""
     size = work.parameters * GRID_BYTES
     actors = min(cluster.actors, len(work.seconds))
     own = math.ceil(len(work.seconds) / actors) * costs.add_million * work.parameters / 1e6
     if work.parameters * 4 <= SMALL_BYTES:
-        return own + actors * (costs.call + size / cluster.link * (cluster.nodes > 1))
+        return own + actors * (size / cluster.link * (cluster.nodes > 1))
     merge = costs.add_million * work.parameters / 1e6
     depth, left = 0.0, actors
     while left > 1:
         inputs = min(fan_in, left)
         depth += inputs * ((size / cluster.link if cluster.nodes > 1 else 0.0) + merge) + costs.call
         left = math.ceil(left / inputs) if left > fan_in else 1
-    return own + depth + actors * costs.call
+    return own + depth + actors * costs.sending
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------
@@ -168,27 +188,14 @@ def measured(actors: int, rounds: int, cohort: int) -> Measured:
     from rayfl.fleet.connection import connected
 
     with tempfile.TemporaryDirectory() as output, connected(None):
-        return watched(settings(actors, output, rounds, cohort), rounds)
+        return watched(settings(actors, output, rounds, cohort), actors, rounds)
 
 
-def watched(configuration: dict[str, object], rounds: int) -> Measured:
+def watched(configuration: dict[str, object], actors: int, rounds: int) -> Measured:
     """The rounds of a fleet that is driven from here, where every outcome can be seen."""
-    import ray
-
-    from rayfl.assembly import holdings_of, spec_of
-    from rayfl.config import validated
     from rayfl.engine import initial
-    from rayfl.federation.scenario import open_federation
-    from rayfl.fleet.coordinator import placed
-    from rayfl.fleet.ray_fleet import RayFleet
-    from rayfl.fleet.ray_places import Hiring
 
-    config = validated(configuration)
-    dataset, scenario = open_federation(config, 0)
-    holdings = holdings_of(config, dataset, scenario)
-    spec = spec_of(config, dataset, scenario, "cpu")
-    placement = placed(config.resources.actors, 1, 0, "cpu", spec.cohort)
-    fleet = RayFleet(spec, holdings, Hiring(ray.put(spec), ray.put(holdings), placement))
+    config, fleet = driven(configuration, actors)
     took: list[list[float]] = []
     account = fleet._account
     fleet._account = lambda done, *rest: account(noted(done, took), *rest)  # type: ignore[method-assign]
@@ -203,6 +210,25 @@ def watched(configuration: dict[str, object], rounds: int) -> Measured:
     return Measured(seconds, took, parameters)
 
 
+def driven(configuration: dict[str, object], actors: int, cpus: float = 1) -> tuple[Any, RayFleet]:
+    """A fleet without a coordinator around it, and its configuration."""
+    import ray
+
+    from rayfl.assembly import holdings_of, spec_of
+    from rayfl.config import validated
+    from rayfl.federation.scenario import open_federation
+    from rayfl.fleet.coordinator import placed
+    from rayfl.fleet.ray_fleet import RayFleet
+    from rayfl.fleet.ray_places import Hiring
+
+    config = validated(configuration)
+    dataset, scenario = open_federation(config, 0)
+    holdings = holdings_of(config, dataset, scenario)
+    spec = spec_of(config, dataset, scenario, "cpu")
+    placement = replace(placed(1, 1, 0, "cpu", spec.cohort), actors=actors, cpus=cpus)
+    return config, RayFleet(spec, holdings, Hiring(ray.put(spec), ray.put(holdings), placement))
+
+
 def noted(done: Iterable[Done], took: list[list[float]]) -> list[Done]:
     """The outcomes as they are, after a look at what each took."""
     outcomes = list(done)
@@ -210,35 +236,48 @@ def noted(done: Iterable[Done], took: list[list[float]]) -> list[Done]:
     return outcomes
 
 
-def call_costs(repeats: int = 300) -> tuple[float, float]:
-    """Seconds of one call and answer, and of each further client in it, at the caller."""
-    import ray
+STATES = {"none": 0, "small": 10, "large": 100_000}
+"""How many numbers a client's state holds, where it leaves one; large ones lie in the object store."""
 
+
+def idle_visit(client: Client, *, w: Vector, numbers: int) -> Out:
+    """A visit that costs nothing but what every visit costs the coordinator."""
+    return Out({"n": len(client)}, w, {"kept": np.zeros(numbers, np.float32)} if numbers else {})
+
+
+def coordinating_costs(few: int = 100, many: int = 1100) -> tuple[float, float, dict[str, float]]:
+    """Seconds from a call to its answer, and those for which a call, and each kind of client, occupy the coordinator:
+    processor time of all threads of the process that drives a fleet, whose actors answer at once, over Ray's calls."""
     from rayfl.fleet.connection import connected
-    from rayfl.fleet.executor import Task
-    from rayfl.fleet.travel import Batch
 
-    with connected(None):
-        echo = ray.remote(Echo).options(num_cpus=0).remote()
-
-        def answered(clients: int) -> float:
-            batch = Batch.packed([Task(k, 0, {}, {}) for k in range(clients)], {})
-            readings = []
-            for _ in range(repeats):
-                started = time.perf_counter()
-                ray.get(echo.answer.remote(batch, [Done(k, {"n": 20}) for k in range(clients)]))
-                readings.append(time.perf_counter() - started)
-            return float(np.median(readings))
-
-        few, many = answered(1), answered(101)
-    return few, max(many - few, 1e-7) / 100
+    occupied: dict[tuple[int, int, str], float] = {}
+    with tempfile.TemporaryDirectory() as output, connected(None):
+        for actors in (1, 4):
+            setting = {**settings(actors, output, 10, many), "clients": many, "partition": "iid"}
+            _, fleet = driven(setting, actors, cpus=0.25)
+            fleet.node = "another"  # no standing lines, which only actors on the coordinator's node have
+            for kind, numbers in STATES.items():
+                for clients in (few, many) if actors == 1 else (few,):
+                    occupied[actors, clients, kind], took = rounds_of_nothing(fleet, clients, numbers)
+                    if (actors, clients, kind) == (1, few, "none"):
+                        shortest = took
+            fleet.close()
+    client = {kind: (occupied[1, many, kind] - occupied[1, few, kind]) / (many - few) for kind in STATES}
+    return shortest, (occupied[4, few, "none"] - occupied[1, few, "none"]) / 3, client
 
 
-class Echo:
-    """Answers what it is given."""
-
-    def answer(self, batch: object, done: list[object]) -> list[object]:
-        return done
+def rounds_of_nothing(fleet: RayFleet, clients: int, numbers: int, rounds: int = 15) -> tuple[float, float]:
+    """Processor seconds of this process a round, and the seconds that a call with one client takes."""
+    w = fleet.put(np.ones(4810, np.float32))
+    occupied, took = [], []
+    for t in range(rounds):
+        fleet.round, started = t, time.process_time()
+        fleet.map(idle_visit, range(clients), w=w, numbers=numbers).mean(dict.fromkeys(range(clients), 1.0))
+        occupied.append(time.process_time() - started)
+        started = time.perf_counter()
+        fleet.map(idle_visit, [0], w=w, numbers=numbers)
+        took.append(time.perf_counter() - started)
+    return float(np.median(occupied[3:])), float(np.median(took[3:]))
 
 
 def adding_cost(parameters: int = 4_000_000) -> float:
@@ -317,9 +356,10 @@ def document(costs: Costs, checks: Sequence[Check]) -> str:
     parts = [
         "# Scaling, predicted\n\nWritten by `python benchmarks/scale.py --write`. "
         + (__doc__ or "").split("\n\n")[2].strip(),
-        f"Machine: {machine}. Measured: a call {costs.call * 1e3:.2f} ms, a client in it {costs.client * 1e6:.1f} us, "
-        f"a round without clients {costs.round * 1e3:.2f} ms, adding a million parameters "
-        f"{costs.add_million * 1e3:.2f} ms. "
+        f"Machine: {machine}. Measured: an empty call {costs.call * 1e3:.2f} ms; the coordinator is occupied "
+        f"{costs.sending * 1e3:.2f} ms by a call and {costs.client['none'] * 1e6:.1f} us by a client in it "
+        f"({costs.client['small'] * 1e6:.1f} us if it leaves a small state, {costs.client['large'] * 1e6:.0f} us if a "
+        f"large one); adding a million parameters {costs.add_million * 1e3:.2f} ms. "
         "Assumed: 8 actors a node, links of 10 Gbit/s, client times log-normal with sigma 0.5.",
         "## Against real rounds",
         table(
@@ -357,13 +397,25 @@ def document(costs: Costs, checks: Sequence[Check]) -> str:
 
 
 def bottleneck(costs: Costs) -> str:
-    """Where the coordinator, not training, decides: actors times the coordinator's share of a client."""
-    serial = 2 * costs.client
-    lines = [
-        f"* {span(seconds)} a client: at {int(seconds / serial):,} actors the coordinator works as long as they do."
-        for seconds in (0.002, 0.02, 0.2, 2.0)
-    ]
-    return "## Where the coordinator becomes the bottleneck\n\n" + "\n".join(lines)
+    """For how many actors the coordinator works as long as each of them, by what it does for one of them in a round."""
+    rows = []
+    for seconds in (0.002, 0.02, 0.2, 2.0):
+        for clients in (10, 100, 1000):
+            cluster = Cluster(8, 8)
+            work = Work([seconds] * clients * cluster.actors, 100_000)
+            calls = simulate(work, cluster, costs).calls / cluster.actors
+            limits = [
+                clients * seconds / (calls * costs.sending + clients * client) for client in costs.client.values()
+            ]
+            figures = [f"{limit:,.0f}" for limit in limits]
+            rows.append([span(seconds), f"{clients:,}", span(clients * seconds), f"{calls:.1f}", *figures])
+    head = ["a client", "clients an actor", "an actor's share", "calls an actor"]
+    return (
+        "## Where the coordinator becomes the bottleneck\n\nFor this many actors the coordinator works as long as "
+        "each of them does, by what state clients leave (40 bytes, 400 KB). Where an actor's share of a round "
+        "is milliseconds, Ray's calls decide; such rounds want fewer actors, and `training.stack`.\n\n"
+        + table([*head, *(f"state: {kind}" for kind in costs.client)], rows)
+    )
 
 
 def span(seconds: float) -> str:
@@ -379,9 +431,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 @click.option("--write", is_flag=True, help="Put the result into docs/scaling.md.")
 def main(write: bool) -> None:
     """Measure, check, predict."""
-    call, client = call_costs()
-    costs = Costs(call, client, 0.0, adding_cost())
-    costs = replace(costs, round=2 * call)  # a map and a mean each wait for one answer
+    costs = Costs(*coordinating_costs(), adding_cost())
     checks = checked(costs)
     text = document(costs, checks)
     click.echo(text)

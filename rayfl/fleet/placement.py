@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 HEAD_SHARE = 0.8
 GRAIN_SECONDS = 0.02  # a call costs about a millisecond; handing out less work than this is waste
+CALL_SECONDS = 0.001  # who sends to hundreds of actors must have time for all of them before the first comes back
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Plan(Generic[T]):
         order = sorted(range(len(tasks)), key=unordered.__getitem__, reverse=True)
         ordered, takes = [tasks[i] for i in order], [unordered[i] for i in order]
         total = sum(takes)
-        share = 1.0 if total <= GRAIN_SECONDS * actors else HEAD_SHARE
+        self.grain = max(GRAIN_SECONDS, CALL_SECONDS * actors)
+        share = 1.0 if total <= self.grain * actors else HEAD_SHARE
         self.heads, rest = longest_first(ordered, takes, actors, share * total)
         self.tail = deque(rest)
         self.remaining = sum(takes[len(takes) - len(rest) :])
@@ -48,7 +50,7 @@ class Plan(Generic[T]):
         """The next list of tasks for an idle actor."""
         if self.heads:
             return self.heads.pop(0)
-        piece = max(self.remaining / (2 * self.actors), GRAIN_SECONDS)
+        piece = max(self.remaining / (2 * self.actors), self.grain)
         taken: list[T] = []
         load = 0.0
         while self.tail and (not taken or load + self.seconds(self.tail[0]) <= piece):

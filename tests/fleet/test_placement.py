@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.fleet.placement import GRAIN_SECONDS, HEAD_SHARE, Plan, longest_first
+from rayfl.fleet.placement import CALL_SECONDS, GRAIN_SECONDS, HEAD_SHARE, Plan, longest_first
 
 Job = tuple[int, float]
 
@@ -112,3 +112,12 @@ def test_a_skewed_cohort_ends_close_to_the_ideal(actors: int) -> None:
 @pytest.mark.parametrize("tasks", [0, 1])
 def test_more_actors_than_tasks(tasks: int) -> None:
     assert len(drained(plan_of([1.0] * tasks, 5))) == tasks
+
+
+def test_hundreds_of_actors_get_lists_that_last_until_all_were_sent_one() -> None:
+    """A tail of small pieces would come back faster than one coordinator can send."""
+    actors = 256
+    lists = drained(plan_of([0.02] * 100 * actors, actors))
+    tail = lists[actors:-1]
+    assert len(lists) < 4 * actors
+    assert all(sum(map(seconds, jobs)) > CALL_SECONDS * actors - 0.02 for jobs in tail)
