@@ -80,7 +80,7 @@ def initial(client: Client) -> Out:
     from rayfl.learn.resident import Resident
 
     learner = client.learner
-    return Out(update=Resident(learner.build(), learner.device).dump())
+    return Out(update=Resident(learner.build(), learner.device, learner.training.layout).dump())
 
 
 class Engine:

@@ -454,7 +454,8 @@ def loaded(recipe: NetworkRecipe, weights: NDArray[np.float32]) -> nn.Module:
 
     from rayfl.learn.resident import Resident
 
-    filled, network = Resident(recipe(), torch.device("cpu")).load(weights), recipe()
+    filled = Resident(recipe(), torch.device("cpu"), recipe.config.training.layout).load(weights)
+    network = recipe()
     network.load_state_dict({name: tensor.contiguous() for name, tensor in filled.net.state_dict().items()})
     return network
 

@@ -51,7 +51,10 @@ SYSTEMS: dict[str, System] = {
     "flower": System("peers.flower", peer="flower"),
     "pfl": System("peers.pfl", peer="pfl", torchrun=2),
     "rayfl": System(RAYFL),
-    **{f"rayfl-{variant}": System(RAYFL, variant) for variant in ("bf16", "stacked", "inline", "tracked", "watched")},
+    **{
+        f"rayfl-{variant}": System(RAYFL, variant)
+        for variant in ("bf16", "stacked", "channels-first", "inline", "tracked", "watched")
+    },
     **{method: System(RAYFL, method) for method in ("fedavg", "fedds", "fedrn")},
 }
 

@@ -28,6 +28,7 @@ VARIANTS: Mapping[str, tuple[Settings, ...]] = {
     "": (PLACES, QUIET),
     "bf16": (PLACES, QUIET, {"training": {"precision": "bf16"}}),
     "stacked": (PLACES, QUIET, {"training": {"stack": "auto"}}),
+    "channels-first": (PLACES, QUIET, {"training": {"layout": "channels_first"}}),
     "inline": (QUIET, {"fleet": "inline", "resources": {"cpus_per_client": 2}}),
     "tracked": (PLACES,),
     "watched": (PLACES, QUIET, {"method": {"name": "speed_suite.watched:WatchedFedAvg"}}),
@@ -37,7 +38,7 @@ VARIANTS: Mapping[str, tuple[Settings, ...]] = {
 }
 
 
-OPTIONAL = {"bf16", "stacked"}
+OPTIONAL = {"bf16", "stacked", "channels-first"}
 
 
 class Watch:
@@ -159,7 +160,7 @@ def distance(result: Any) -> float:
 
     from rayfl.learn.resident import Resident
 
-    fresh = Resident(result.recipe(), torch.device("cpu"))
+    fresh = Resident(result.recipe(), torch.device("cpu"), result.config.training.layout)
     count = fresh.n_parameters
     return moved([result.models[None][:count]], [fresh.dump()[:count]])
 

@@ -73,8 +73,13 @@ class Layout:
         return np.concatenate((theta[: self.encoder], theta[self.classifier :][: self.statistics]))
 
 
+def fresh_encoder(learner: Learner) -> Resident:
+    """A network with an encoder's weights only."""
+    return Resident(cast(Online, learner.build()).encoder, learner.device, learner.training.layout)
+
+
 def resident_pair(learner: Learner) -> tuple[Resident, Resident, Layout]:
     """The online network of a place, its target network {B', G'}, and where things lie."""
     online = learner.resident()
-    target = learner.keep("target", lambda: Resident(cast(Online, learner.build()).encoder, learner.device))
+    target = learner.keep("target", lambda: fresh_encoder(learner))
     return online, target, Layout.of(online, target)

@@ -53,7 +53,7 @@ class Learner:
     def resident(self, weights: NDArray[np.float32] | None = None, name: str = "first") -> Resident:
         """The resident network of this name (made on first use), with these weights if given."""
         if name not in self._residents:
-            made = self._residents[name] = Resident(self.build(), self.device)
+            made = self._residents[name] = Resident(self.build(), self.device, self.training.layout)
             if self.training.compile != "never":
                 made.net.compile(mode=self.training.compile)
         found = self._residents[name]
@@ -72,8 +72,9 @@ class Learner:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def pixels(self, x: NDArray[np.uint8]) -> Tensor:
-        """Raw images on the device: uint8, (N, C, H, W), channels-last in memory."""
-        return torch.from_numpy(np.array(x, copy=not x.flags.writeable)).to(self.device).permute(0, 3, 1, 2)
+        """Raw images on the device: uint8, (N, C, H, W), in the run's layout."""
+        stored = torch.from_numpy(np.array(x, copy=not x.flags.writeable)).to(self.device).permute(0, 3, 1, 2)
+        return stored if self.training.layout == "channels_last" else stored.contiguous()
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Raw pixels (0 .. 255, any type) as network input."""

@@ -2,10 +2,13 @@
 
 Trainable parameters come first, then frozen ones, then floating-point buffers (BatchNorm statistics), each in the
 order of the module; integer counters are left out. Four-dimensional weights lie as (out, height, width, in), the layout
-in which CPUs and GPUs convolve fastest, so the vector has one meaning on every device.
+in which CPUs and GPUs commonly convolve fastest, unless the run asks for torch's own: the vector has one meaning
+wherever it goes.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,13 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 Vector = NDArray[np.float32]
+Layout = Literal["channels_last", "channels_first"]
 
 
 class Resident:
     """A module whose parameters, gradients and float buffers are views into flat tensors."""
 
-    def __init__(self, net: nn.Module, device: torch.device) -> None:
-        self.net = net.to(device)
+    def __init__(self, net: nn.Module, device: torch.device, layout: Layout = "channels_last") -> None:
+        self.net, self.layout = net.to(device), layout
         # A frozen parameter must stay out of reach of weight decay and momentum, which act on the whole front part.
         self.tensors = sorted(net.parameters(), key=lambda parameter: not parameter.requires_grad)
         buffers = [name for name, buffer in net.named_buffers() if buffer.is_floating_point()]
@@ -33,9 +37,9 @@ class Resident:
         start = 0
         for parameter in self.tensors:
             stop = start + parameter.numel()
-            parameter.data = settle(self.flat[start:stop], parameter.data)
+            parameter.data = settle(self.flat[start:stop], parameter.data, self.layout)
             if parameter.requires_grad:
-                parameter.grad = shaped(self.gradient[start:stop], parameter.data)
+                parameter.grad = shaped(self.gradient[start:stop], parameter.data, self.layout)
             start = stop
         return start
 
@@ -44,7 +48,7 @@ class Resident:
             owner = self.net.get_submodule(name.rpartition(".")[0])
             buffer = self.net.get_buffer(name)
             stop = start + buffer.numel()
-            owner._buffers[name.rpartition(".")[2]] = settle(self.flat[start:stop], buffer)
+            owner._buffers[name.rpartition(".")[2]] = settle(self.flat[start:stop], buffer, self.layout)
             start = stop
 
     @property
@@ -77,16 +81,16 @@ class Resident:
         return spans
 
 
-def shaped(flat: Tensor, like: Tensor) -> Tensor:
-    """A view of `flat` with the shape of `like`; convolution kernels channels-last."""
-    if like.dim() == 4:
+def shaped(flat: Tensor, like: Tensor, layout: Layout) -> Tensor:
+    """A view of `flat` with the shape of `like`; convolution kernels in the layout."""
+    if like.dim() == 4 and layout == "channels_last":
         out, inner, height, width = like.shape
         return flat.view(out, height, width, inner).permute(0, 3, 1, 2)
     return flat.view(like.shape)
 
 
-def settle(flat: Tensor, tensor: Tensor) -> Tensor:
+def settle(flat: Tensor, tensor: Tensor, layout: Layout) -> Tensor:
     """Move a tensor's values into `flat` and return the view that replaces it."""
-    view = shaped(flat, tensor)
+    view = shaped(flat, tensor, layout)
     view.copy_(tensor.detach())
     return view

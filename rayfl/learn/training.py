@@ -40,6 +40,9 @@ class LocalTraining(BaseModel):
     """Arithmetic of a training step; weights, sums and evaluations are fp32 always."""
     stack: Literal["never", "auto", "always"] = "never"
     """Train many small clients of a place in lockstep; `auto` where that measures faster. Equal but for rounding."""
+    layout: Literal["channels_last", "channels_first"] = "channels_last"
+    """How images and kernels lie in memory. `channels_first` is faster on CPUs where kernels are larger than what they
+    are applied to: large networks, small images, few to a batch. Equal but for rounding."""
     compile: Literal["never", "default", "reduce-overhead", "max-autotune"] = "never"
     """torch.compile's mode for the network; `reduce-overhead` records CUDA graphs."""
 

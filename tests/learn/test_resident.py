@@ -9,20 +9,22 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rayfl.learn.optimisers import Sgd
-from rayfl.learn.resident import Resident, settle, shaped
+from rayfl.learn.resident import Layout, Resident, settle, shaped
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import conv_net, linear_net
 
 CPU = torch.device("cpu")
+LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
 
 
 def drawn(resident: Resident) -> NDArray[np.float32]:
     return np.random.default_rng(0).normal(size=len(resident.flat)).astype(np.float32)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("net", [conv_net, linear_net])
-def test_what_is_loaded_is_dumped(net: type[nn.Module]) -> None:
-    resident = Resident(net(), CPU)
+def test_what_is_loaded_is_dumped(net: type[nn.Module], layout: Layout) -> None:
+    resident = Resident(net(), CPU, layout)
     weights = drawn(resident)
     assert np.array_equal(resident.load(weights).dump(), weights)
 
@@ -45,8 +47,9 @@ def test_a_dump_is_a_copy() -> None:
     assert before.any()
 
 
-def test_a_new_resident_has_the_networks_own_weights() -> None:
-    own, resident = conv_net(), Resident(conv_net(), CPU)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_new_resident_has_the_networks_own_weights(layout: Layout) -> None:
+    own, resident = conv_net(), Resident(conv_net(), CPU, layout)
     for name, tensor in own.state_dict().items():
         assert torch.equal(resident.net.state_dict()[name], tensor), name
 
@@ -73,6 +76,12 @@ def test_convolutions_lie_channels_last() -> None:
     assert kernel.is_contiguous(memory_format=torch.channels_last)
     expected = conv_net()[0].weight.permute(0, 2, 3, 1).reshape(-1)  # type: ignore[index]
     assert torch.equal(resident.flat[: kernel.numel()], expected)
+
+
+def test_convolutions_lie_channels_first_where_the_run_asks_for_it() -> None:
+    resident, own = Resident(conv_net(), CPU, "channels_first"), conv_net()
+    assert torch.equal(resident.parameters, torch.cat([p.detach().reshape(-1) for p in own.parameters()]))
+    assert all(p.is_contiguous() and p.grad is not None and p.grad.is_contiguous() for p in resident.net.parameters())
 
 
 def test_everything_is_a_view_of_the_vector() -> None:
@@ -139,12 +148,13 @@ def test_spans_of_the_whole_cover_all_parameters() -> None:
     assert spans[-1].stop == resident.n_parameters
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3, 3), (4, 1, 1, 1), ()])
-def test_settling_moves_values_and_keeps_the_shape(shape: tuple[int, ...]) -> None:
+def test_settling_moves_values_and_keeps_the_shape(shape: tuple[int, ...], layout: Layout) -> None:
     tensor = torch.rand(shape)
     flat = torch.zeros(tensor.numel())
-    view = settle(flat, tensor)
-    assert view.shape == tensor.shape == shaped(flat, tensor).shape
+    view = settle(flat, tensor, layout)
+    assert view.shape == tensor.shape == shaped(flat, tensor, layout).shape
     assert torch.equal(view, tensor)
     flat.zero_()
     assert not view.any()
