@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 14  # four scratch arrays of 128 KiB stay in a core's second-level cache
+CHUNK = 1 << 15  # scratch arrays of 256 KiB stay in a core's second-level cache
+MANTISSA = 23  # bits of a float32 behind its leading one
+TINY, HUGE = math.ldexp(1.0, -126), math.ldexp(1.0, 127)  # the powers of two at the ends of float32's normal range
+ANYTHING, NOTHING = 2, 1 << 32  # twice the bits of float32's least value above zero, and more than those of any
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,39 @@ class Grid:
         # A remainder is at most half a coarse step, 2**(exponent - 52); `terms` of them must fit the fine grid.
         remainder = exponent - 52 + math.frexp(terms)[1] + 1
         return cls(math.ldexp(1.5, exponent + 1), math.ldexp(1.5, max(remainder + 1, -1000)))
+
+    def whole_from(self, weight: float) -> float:
+        """The least absolute value of a float32 whose product with `weight` lies on the coarse grid for certain."""
+        numerator = int(math.ldexp(math.frexp(weight)[0], 53))
+        last_bit = math.frexp(weight)[1] - 53 + (numerator & -numerator).bit_length() - 1
+        coarse_step = math.frexp(self.coarse)[1] - 53
+        return math.ldexp(1.0, min(coarse_step - last_bit + MANTISSA, 1023))
+
+
+@dataclass(frozen=True)
+class Term:
+    """One client's product: a vector, its weight, and twice the bits of the least value that is whole on the grid."""
+
+    vector: NDArray[np.float32]
+    weight: np.float64
+    whole_from: int
+
+    @classmethod
+    def of(cls, vector: NDArray[np.float32], weight: float, grid: Grid) -> Term:
+        least = grid.whole_from(weight)
+        if least > HUGE or least * weight > grid.coarse:
+            return cls(vector, np.float64(weight), NOTHING)
+        # No float32 has a last bit below that of the normal ones.
+        bits = ANYTHING if least < TINY else int(np.float32(least).view(np.uint32)) << 1
+        return cls(vector, np.float64(weight), bits)
+
+    def is_whole(self, chunk: slice, spare: NDArray[np.uint32]) -> bool:
+        """Whether nothing of this chunk's products can fall on the fine grid. Bits sort as absolute values do, once the
+        sign is shifted out; zeros count as too small, for theirs would show."""
+        if self.whole_from == NOTHING:
+            return False
+        np.left_shift(self.vector[chunk].view(np.uint32), 1, out=spare)
+        return bool(spare[spare.argmin()] >= self.whole_from)
 
 
 @dataclass(frozen=True)
@@ -51,19 +87,34 @@ def partial_sum(vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int
     """The sum of `weights[c] * vectors[c]`; partial sums add up exactly."""
     size = len(next(iter(vectors.values())))
     total = Partial(np.empty(size))
-    terms = [(vectors[client], np.float64(weight)) for client, weight in weights.items()]
+    terms = [Term.of(vectors[client], weight, grid) for client, weight in weights.items()]
     scratch = np.empty((3, min(CHUNK, size)))
     for start in range(0, size, CHUNK):
         stop = min(start + CHUNK, size)
-        coarse, fine = add_up(terms, slice(start, stop), grid, *scratch[:, : stop - start])
-        np.subtract(coarse, grid.coarse, out=total.coarse[start:stop])
+        chunk, spare = slice(start, stop), scratch[:, : stop - start]
+        bits = spare[0].view(np.uint32)[: stop - start]
+        if all(term.is_whole(chunk, bits) for term in terms):
+            add_whole(terms, chunk, spare[0], total.coarse[chunk])
+            continue
+        coarse, fine = add_up(terms, chunk, grid, *spare)
+        np.subtract(coarse, grid.coarse, out=total.coarse[chunk])
         if fine is not None:
             total.fine[start] = fine
     return total
 
 
+def add_whole(terms: Sequence[Term], chunk: slice, product: NDArray[np.float64], total: NDArray[np.float64]) -> None:
+    """One chunk's sum where all products lie on the coarse grid: plain additions are exact, too."""
+    for i, term in enumerate(terms):
+        made = product if i else total
+        np.copyto(made, term.vector[chunk])
+        np.multiply(made, term.weight, out=made)
+        if i:
+            np.add(total, product, out=total)
+
+
 def add_up(
-    terms: Sequence[tuple[NDArray[np.float32], np.float64]],
+    terms: Sequence[Term],
     chunk: slice,
     grid: Grid,
     held: NDArray[np.float64],
@@ -74,9 +125,9 @@ def add_up(
     fine = None
     bits = product.view(np.uint64)
     held.fill(grid.coarse)
-    for vector, weight in terms:
-        np.copyto(product, vector[chunk])
-        np.multiply(product, weight, out=product)
+    for term in terms:
+        np.copyto(product, term.vector[chunk])
+        np.multiply(product, term.weight, out=product)
         # The constant's binade rounds the sum to the grid; what that leaves of the product is exact.
         np.add(held, product, out=spare)
         np.subtract(spare, held, out=held)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayfl.fleet.exact import CHUNK, Grid, finish, merged, partial_sum
+from rayfl.fleet import exact
+from rayfl.fleet.exact import CHUNK, Grid, Term, add_up, finish, merged, partial_sum
 from rayfl.fleet.executor import peak
 
 Vectors = dict[int, NDArray[np.float32]]
@@ -141,3 +143,50 @@ def test_sample_counts_leave_nothing_to_the_fine_grid(weight: float, chunks: lis
     found = partial_sum({0: values}, {0: weight}, Grid.bounded(5.0, 1))
     assert sorted(found.fine) == chunks
     assert found.nbytes == 8 * len(values) * (2 if chunks else 1)
+
+
+@st.composite
+def edges(draw: st.DrawFn) -> tuple[Vectors, dict[int, float], int]:
+    """Values at the edge of the grid, signed zeros and subnormal numbers among them; weights of few bits or many."""
+    count, size = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    mantissas, exponents = st.integers(-(2**24) + 1, 2**24 - 1), st.integers(-60, 4) | st.integers(-149, 104)
+    value = st.builds(math.ldexp, mantissas, exponents) | st.sampled_from([0.0, -0.0, 1e-45, -1e-45])
+    row = st.lists(value, min_size=size, max_size=size)
+    vectors = {c: np.array(draw(row), np.float32) for c in range(count)}
+    weight = st.integers(1, 700).map(lambda n: n / 1024) | st.floats(1e-3, 1) | st.sampled_from([1e-60, 1.0])
+    return vectors, {c: draw(weight) for c in range(count)}, draw(st.integers(1, 9))
+
+
+@given(edges())
+@settings(max_examples=500, deadline=None)
+def test_plain_additions_are_made_only_where_they_have_the_same_bits(
+    drawn: tuple[Vectors, dict[int, float], int],
+) -> None:
+    vectors, weights, more = drawn
+    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors) + more)
+    found = partial_sum(vectors, weights, grid)
+    terms = [Term(vectors[c], np.float64(weight), 0) for c, weight in weights.items()]
+    everything = slice(0, len(vectors[0]))
+    coarse, fine = add_up(terms, everything, grid, *np.empty((3, len(vectors[0]))))
+    assert found.coarse.tobytes() == (coarse - grid.coarse).tobytes()
+    assert (found.fine[0].tobytes() if found.fine else None) == (None if fine is None else fine.tobytes())
+
+
+def test_most_of_a_network_is_added_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What samples count for leaves room for weights of the usual size."""
+    rng, plain = np.random.default_rng(0), Counter[str]()
+    for name in ("add_up", "add_whole"):
+        monkeypatch.setattr(exact, name, counted(getattr(exact, name), plain, name))
+    vectors = {c: rng.normal(0, 0.05, 40 * CHUNK).astype(np.float32) for c in range(4)}
+    partial_sum(vectors, dict.fromkeys(vectors, 20 / 128), Grid.bounded(0.3, 4))
+    assert plain["add_whole"] > 30
+    partial_sum(vectors, dict.fromkeys(vectors, 0.1), Grid.bounded(0.3, 4))
+    assert plain["add_up"] >= 40
+
+
+def counted(function: Callable[..., object], counts: Counter[str], name: str) -> Callable[..., object]:
+    def called(*arguments: object) -> object:
+        counts[name] += 1
+        return function(*arguments)
+
+    return called
