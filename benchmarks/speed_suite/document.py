@@ -18,6 +18,7 @@ NAMES = {
     "rayfl": "**rayfl**",
     "rayfl-bf16": "**rayfl**, precision bf16",
     "rayfl-stacked": "**rayfl**, stack auto",
+    "rayfl-channels-first": "**rayfl**, layout channels_first",
     "rayfl-inline": "rayfl, fleet inline, 2 threads",
     "rayfl-tracked": "rayfl with MLflow and checkpoints",
     "rayfl-watched": "rayfl, its coordinator watched",

@@ -190,3 +190,20 @@ def counted(function: Callable[..., object], counts: Counter[str], name: str) ->
         return function(*arguments)
 
     return called
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.75, 5 / 128])
+def test_the_least_value_that_is_whole_for_certain(weight: float) -> None:
+    """Neighbours of it, each alone in its vector: what is added plainly has nothing for the fine grid."""
+    grid = Grid.bounded(1.0, 4)
+    least = np.float32(grid.whole_from(weight))
+    for value in (least, np.nextafter(least, np.float32(2)), np.nextafter(least, np.float32(0))):
+        vector = np.array([value, -value], np.float32)
+        _, fine = add_up([Term(vector, np.float64(weight), 0)], slice(0, 2), grid, *np.empty((3, 2)))
+        assert (fine is None) == (value >= least)
+        assert Term.of(vector, weight, grid).is_whole(slice(0, 2), np.empty(2, np.uint32)) == (value >= least)
+
+
+def test_a_weight_of_many_bits_leaves_no_value_whole() -> None:
+    vector = np.array([1.0, -1.0], np.float32)
+    assert not Term.of(vector, 0.1, Grid.bounded(1.0, 4)).is_whole(slice(0, 2), np.empty(2, np.uint32))
