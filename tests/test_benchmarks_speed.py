@@ -124,7 +124,9 @@ def test_an_answer_is_found_among_chatter() -> None:
     assert measure.read_answer("pfl", 1, f'hello\n{MARK}{{"seconds": 2}}\nbye\n', "") == {"seconds": 2}
 
 
-@pytest.mark.parametrize(("variant", "key"), [("bf16", "precision"), ("stacked", "stack")])
+@pytest.mark.parametrize(
+    ("variant", "key"), [("bf16", "precision"), ("stacked", "stack"), ("channels-first", "layout")]
+)
 def test_a_variant_is_settings_on_top(variant: str, key: str) -> None:
     settings: dict[str, Any] = WORKLOADS["w1"].config
     for part in rayfl_system.VARIANTS[variant]:

@@ -73,13 +73,27 @@ def test_the_confusion_counts_every_test_image_once(result: rayfl.Result) -> Non
 
 
 def test_the_model_works_on_images_as_the_evaluation_said(result: rayfl.Result) -> None:
+    assert by_hand(result) == pytest.approx(result.metrics["test/accuracy"], abs=1e-9)
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "channels_first"])
+def test_a_convolutional_model_does_so_in_either_layout(layout: str, tmp_path: Path) -> None:
+    training = {**SETTINGS["training"], "rounds": 3, "lr": 0.1, "layout": layout}
+    model = {"name": "cnn4", "widths": [8, 8], "track_running_stats": True}
+    result = rayfl.run(settings(tmp_path, model=model, training=training))
+    assert result.metrics["test/accuracy"] > 0.2
+    assert by_hand(result) == pytest.approx(result.metrics["test/accuracy"], abs=1e-9)
+
+
+def by_hand(result: rayfl.Result) -> float:
+    """The result's model on the test images."""
     import torch
 
     test = Digits().load(Path()).test
     images = torch.from_numpy(test.x.astype(np.float32) / 255).permute(0, 3, 1, 2)
     with torch.no_grad():
         answers = result.model.eval()(images).argmax(dim=1).numpy()
-    assert float((answers == test.y).mean()) == pytest.approx(result.metrics["test/accuracy"], abs=1e-9)
+    return float((answers == test.y).mean())
 
 
 def test_everything_about_a_run_lies_in_its_directory(result: rayfl.Result) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rayfl.learn.fit import batches, fit, outputs, sample_losses, visits
-from rayfl.learn.resident import Resident
+from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded
 
@@ -21,6 +21,10 @@ from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net,
 def listed(size: int, smallest: int = 1, keep: Any = None, seed: int = 0, **given: Any) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [index.tolist() for index in visits(size, LocalTraining(**given), rng, smallest, keep)]
+
+
+LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
+MEMORY = {"channels_last": torch.channels_last, "channels_first": torch.contiguous_format}
 
 
 def start(build: Callable[[], nn.Module] = linear_net) -> Any:
@@ -128,6 +132,19 @@ def test_fit_learns() -> None:
     before, after = (outputs(place, w, one.x) for w in (start(conv_net), fit(one, start(conv_net))))
     assert sample_losses(after, one.y).mean() < 0.5 * sample_losses(before, one.y).mean()
     assert (after.argmax(axis=1) == one.y).mean() > 0.8
+
+
+def test_the_layout_changes_rounding_only() -> None:
+    nets = {}
+    for layout in LAYOUTS:
+        place = learner(conv_net, lr=0.05, momentum=0.9, epochs=2, batch_size=16, layout=layout)
+        before = Resident(conv_net(), torch.device("cpu"), layout).dump()
+        batch = next(batches(client(40, place), place.training))
+        assert batch.x.is_contiguous(memory_format=MEMORY[layout])
+        trained = fit(client(40, place), before)
+        nets[layout] = Resident(conv_net(), torch.device("cpu"), layout).load(trained).net.state_dict()
+    for name, tensor in nets["channels_last"].items():
+        torch.testing.assert_close(tensor, nets["channels_first"][name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("still", [{"lr": 0.0}, {"epochs": 0}, {"lr": 0.0, "optimizer": "adam"}], ids=str)
