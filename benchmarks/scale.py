@@ -401,7 +401,7 @@ def bottleneck(costs: Costs) -> str:
     rows = []
     for seconds in (0.002, 0.02, 0.2, 2.0):
         for clients in (10, 100, 1000):
-            cluster = Cluster(8, 8)
+            cluster = Cluster(32, 8)
             work = Work([seconds] * clients * cluster.actors, 100_000)
             calls = simulate(work, cluster, costs).calls / cluster.actors
             limits = [
