@@ -297,6 +297,11 @@ def locked(shard: Shard) -> Shard:
     return Shard(frozen(shard.x), frozen(shard.y), walked(shard.features, frozen))
 
 
+def copied(value: Any) -> Any:
+    """An array as it is now, which nobody can change."""
+    return frozen(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
 def frozen(value: Any) -> Any:
     """An array as a view that cannot be written; anything else as it is."""
     if isinstance(value, np.ndarray) and value.flags.writeable:

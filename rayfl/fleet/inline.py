@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rayfl.fleet.base import BaseFleet, Spec, examined
 from rayfl.fleet.exact import Grid
-from rayfl.fleet.executor import Done, Executor, Holdings, Task, frozen, nbytes, walked
+from rayfl.fleet.executor import Done, Executor, Holdings, Task, copied, frozen, nbytes, walked
 from rayfl.fleet.seam import ClientId, DataRef, Phase, Ref, Replies, Report
 
 
@@ -91,8 +91,3 @@ def here(value: Any) -> Any:
     return walked(
         value, lambda leaf: fetched(leaf) if isinstance(leaf, Ref) and not isinstance(leaf, DataRef) else leaf
     )
-
-
-def copied(value: Any) -> Any:
-    """An array as it is now, which nobody can change."""
-    return frozen(np.array(value)) if isinstance(value, np.ndarray) else value

@@ -20,7 +20,7 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
 from rayfl.fleet.cores import current
-from rayfl.fleet.executor import Done, Holdings, Task, nbytes
+from rayfl.fleet.executor import Done, Holdings, Task, copied, nbytes, walked
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Plan
 from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of, taken
@@ -164,7 +164,8 @@ class RayFleet(BaseFleet):
                 early.answers.append(answer)
                 done |= {outcome.client: outcome for outcome in outcomes}
                 stored |= call.states
-                stored |= {client: Here.copied(state) for client, state in answer.states.items()}
+                # Copied: a view of one state would keep the whole answer in memory.
+                stored |= {client: Here(walked(state, copied)) for client, state in answer.states.items()}
                 lies = (call.place, call.generation)
                 self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
                 if any(outcome.error for outcome in outcomes):

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rayfl.fleet.executor import Task, nbytes, walked
 from rayfl.fleet.seam import ClientId, DataRef, Ref
 
@@ -28,11 +26,6 @@ class Here:
     """The handle of a value that is small enough to travel inside the calls that use it."""
 
     value: Any
-
-    @classmethod
-    def copied(cls, value: Any) -> Here:
-        """A value taken out of a message, which it would otherwise keep in memory as a whole."""
-        return cls(walked(value, lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf))
 
 
 @dataclass(frozen=True)
