@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rayfl.learn.fit import batches, fit, outputs, sample_losses, visits
+from rayfl.learn.fit import batches, fit, in_memory, on_the_device, outputs, sample_losses, visits
 from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded
@@ -108,6 +108,20 @@ def test_a_batch_holds_its_samples() -> None:
 def test_unlabelled_clients_have_batches_too() -> None:
     place = learner()
     assert all(not batch.y.any() for batch in batches(client(9, place, labels=False), place.training))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sizes", [(1, 1), (9, 1), (9, 3), (40, 32)], ids=str)
+def test_a_device_is_given_the_samples_that_lie_in_memory(layout: Layout, sizes: tuple[int, int]) -> None:
+    """The way that batches take on a GPU and the one that they take on a CPU: to the last stride."""
+    held, wanted = sizes
+    place = learner(layout=layout)
+    one, index = client(held, place), np.random.default_rng(1).integers(0, held, wanted)
+    first, second = (take(place, one.x, one.y)(index) for take in (in_memory, on_the_device))
+    for mine, theirs in zip(first, second, strict=True):
+        assert torch.equal(mine, theirs)
+        assert mine.stride() == theirs.stride()
+        assert mine.dtype == theirs.dtype
 
 
 # -- fit -------------------------------------------------------------------------------------------------------------
