@@ -124,7 +124,12 @@ class Engine:
         self.emit = emit
         draft = Draft(progress.round, progress.state, progress.table)
         while draft.round < self.config.training.rounds:
-            draft = self._round(draft, judge)
+            try:
+                draft = self._round(draft, judge)
+            except RayflError:
+                # The round before is whole but for its evaluation: what the run reached must not hang on who is first.
+                draft.errand.wait()
+                raise
         draft.errand.wait()
         if self._saved_round != progress.round:
             self.save()

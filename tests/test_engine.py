@@ -72,9 +72,12 @@ def test_a_method_that_raises_is_named_with_its_round(tmp_path: Path) -> None:
     assert saved(tmp_path)[-1] == 2
 
 
-def test_a_phase_that_raises_stops_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["inline", "late"])
+def test_a_phase_that_raises_stops_the_run_and_leaves_what_was_reached(place: str, tmp_path: Path) -> None:
+    """Even where the round before is still being evaluated."""
     with pytest.raises(PhaseError, match=r"(?s)a phase raised on client 1 in round 2:.*phase of round 2"):
-        run_toy(odd(tmp_path, {"wrong": "phase"}))
+        run_toy(odd(tmp_path, {"wrong": "phase"}), place)
+    assert saved(tmp_path)[-1] == 2
 
 
 @pytest.mark.parametrize(
@@ -114,6 +117,12 @@ def test_records_say_what_happened(tmp_path: Path) -> None:
 def test_evaluation_comes_every_so_often_and_at_the_end(every: int, evaluated: list[int], tmp_path: Path) -> None:
     outcome, _ = run_toy(odd(tmp_path, evaluation={"every": every}))
     assert [r["round"] for r in outcome.history if "test/accuracy" in r["metrics"]] == evaluated
+
+
+def test_an_evaluation_that_ends_late_changes_nothing(tmp_path: Path) -> None:
+    late, _ = run_toy(odd(tmp_path), "late", directory="late")
+    soon, _ = run_toy(odd(tmp_path), directory="soon")
+    assert facts(late) == facts(soon)
 
 
 def test_evaluation_does_not_change_the_run(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -77,6 +77,27 @@ class Reversed(InlineFleet):
         return {client: done[client] for client in sorted(done)}, stored
 
 
+class Late(InlineFleet):
+    """Carries out an errand when somebody waits for it, and not before."""
+
+    def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
+        return Postponed(lambda: super(Late, self).later(phase, each, then, **shared))
+
+
+class Postponed(Errand):
+    """An errand that has not begun."""
+
+    def __init__(self, begin: Callable[[], Errand]) -> None:
+        self.begin: Callable[[], object] = begin
+
+    def wait(self) -> None:
+        begin, self.begin = self.begin, lambda: None
+        begin()
+
+
+HERE: Mapping[str, type[InlineFleet]] = {"inline": InlineFleet, "reversed": Reversed, "late": Late}
+
+
 class Warm(RayFleet):
     """Takes actors that earlier tests started, because starting a process costs more than running a toy on it."""
 
@@ -131,14 +152,15 @@ class Killing(Warm):
 
 
 def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints") -> tuple[Outcome, BaseFleet]:
-    """Run in one place: `inline`, `reversed`, `ray1`, `ray3` or `killing`. Checkpoints lie below the output folder."""
+    """Run in one place: `inline`, `reversed`, `late`, `ray1`, `ray3` or `killing`. Checkpoints lie below the output
+    folder."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
     refuse_missing_sets(config.method, holdings)
     spec = spec_of(config, dataset, scenario, "cpu")
     fleet: BaseFleet
-    if place in ("inline", "reversed"):
-        fleet = (InlineFleet if place == "inline" else Reversed)(spec, holdings)
+    if place in HERE:
+        fleet = HERE[place](spec, holdings)
     else:
         placement = Placement(actors=1 if place == "ray1" else 3, cpus=0.5)
         hiring = Hiring(ray.put(spec), ray.put(holdings), placement)
