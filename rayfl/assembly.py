@@ -55,7 +55,8 @@ class LearnerRecipe:
 
         keep_freed_memory()
         config = self.network.config
-        return Learner(self.network, config.training, self.normalisation, self.device, config.evaluation.batch_size)
+        batch, shape = config.evaluation.batch_size, self.network.shape
+        return Learner(self.network, config.training, self.normalisation, self.device, batch, shape)
 
 
 def spec_of(config: Config, dataset: Dataset, scenario: Scenario, device: str) -> Spec:

@@ -37,7 +37,13 @@ def absolute(uri: str) -> str:
     return uri if "://" in uri else str(Path(uri).expanduser().absolute())
 
 
-NEUTRAL = {"precision": "fp32", "stack": "never", "layout": "channels_last", "compile": "never"}
+NEUTRAL = {
+    "precision": "fp32",
+    "stack": "never",
+    "layout": "channels_last",
+    "kernels": "whole",
+    "compile": "never",
+}
 """Settings of `training` that are about speed: at these values a run is what it was before there were any."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import sys
 import threading
 import time
@@ -110,7 +111,7 @@ class Engine:
         self.lock: threading.Lock
         self.fleet: BaseFleet
         self.store: CheckpointStore
-        self._saved_round, self._saved_at, self._telling = -1, 0.0, 0.0
+        self._saved_round, self._saved_at, self._telling = -1, -math.inf, 0.0
 
     def run(self, fleet: BaseFleet, emit: Emit) -> Outcome:
         """Resume or begin, then go on to the last round."""

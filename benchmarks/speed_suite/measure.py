@@ -53,7 +53,7 @@ SYSTEMS: dict[str, System] = {
     "rayfl": System(RAYFL),
     **{
         f"rayfl-{variant}": System(RAYFL, variant)
-        for variant in ("bf16", "stacked", "channels-first", "inline", "tracked", "watched")
+        for variant in ("bf16", "stacked", "channels-first", "reached", "inline", "tracked", "watched")
     },
     **{method: System(RAYFL, method) for method in ("fedavg", "fedds", "fedrn")},
 }

@@ -29,6 +29,7 @@ VARIANTS: Mapping[str, tuple[Settings, ...]] = {
     "bf16": (PLACES, QUIET, {"training": {"precision": "bf16"}}),
     "stacked": (PLACES, QUIET, {"training": {"stack": "auto"}}),
     "channels-first": (PLACES, QUIET, {"training": {"layout": "channels_first"}}),
+    "reached": (PLACES, QUIET, {"training": {"kernels": "reached"}}),
     "inline": (QUIET, {"fleet": "inline", "resources": {"cpus_per_client": 2}}),
     "tracked": (PLACES,),
     "watched": (PLACES, QUIET, {"method": {"name": "speed_suite.watched:WatchedFedAvg"}}),
@@ -38,7 +39,7 @@ VARIANTS: Mapping[str, tuple[Settings, ...]] = {
 }
 
 
-OPTIONAL = {"bf16", "stacked", "channels-first"}
+OPTIONAL = {"bf16", "stacked", "channels-first", "reached"}
 
 
 class Watch:

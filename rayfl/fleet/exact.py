@@ -9,13 +9,14 @@ additions commute, so grouping cannot show. The grids depend only on a bound of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 1 << 15  # scratch arrays of 256 KiB stay in a core's second-level cache
+ROWS = 8  # vectors that are added up in one product
 MANTISSA = 23  # bits of a float32 behind its leading one
 TINY, HUGE = math.ldexp(1.0, -126), math.ldexp(1.0, 127)  # the powers of two at the ends of float32's normal range
 ANYTHING, NOTHING = 2, 1 << 32  # twice the bits of float32's least value above zero, and more than those of any
@@ -85,32 +86,67 @@ class Partial:
 
 def partial_sum(vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int, float], grid: Grid) -> Partial:
     """The sum of `weights[c] * vectors[c]`; partial sums add up exactly."""
-    size = len(next(iter(vectors.values())))
-    total = Partial(np.empty(size))
-    terms = [Term.of(vectors[client], weight, grid) for client, weight in weights.items()]
-    scratch = np.empty((3, min(CHUNK, size)))
-    for start in range(0, size, CHUNK):
-        stop = min(start + CHUNK, size)
-        chunk, spare = slice(start, stop), scratch[:, : stop - start]
-        bits = spare[0].view(np.uint32)[: stop - start]
-        if all(term.is_whole(chunk, bits) for term in terms):
-            add_whole(terms, chunk, spare[0], total.coarse[chunk])
-            continue
-        coarse, fine = add_up(terms, chunk, grid, *spare)
-        np.subtract(coarse, grid.coarse, out=total.coarse[chunk])
+    total = Partial(np.empty(len(next(iter(vectors.values())))))
+    for chunk, coarse, fine in sums(vectors, weights, grid):
+        total.coarse[chunk] = coarse
         if fine is not None:
-            total.fine[start] = fine
+            total.fine[chunk.start] = fine
     return total
 
 
-def add_whole(terms: Sequence[Term], chunk: slice, product: NDArray[np.float64], total: NDArray[np.float64]) -> None:
-    """One chunk's sum where all products lie on the coarse grid: plain additions are exact, too."""
-    for i, term in enumerate(terms):
-        made = product if i else total
-        np.copyto(made, term.vector[chunk])
-        np.multiply(made, term.weight, out=made)
-        if i:
-            np.add(total, product, out=total)
+def whole_sum(
+    vectors: Mapping[int, NDArray[np.float32]],
+    weights: Mapping[int, float],
+    grid: Grid,
+    total_weight: float,
+    mean: NDArray[np.float32],
+) -> None:
+    """The mean of all there are, into `mean`: what `finish` makes of their partial sum, which never exists."""
+    for chunk, total, fine in sums(vectors, weights, grid):
+        if fine is not None:
+            total += fine
+        total /= total_weight
+        mean[chunk] = total
+
+
+def sums(
+    vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int, float], grid: Grid
+) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64] | None]]:
+    """Chunk by chunk, the coarse sum, in memory that the next chunk uses again, and the fine one if there is any."""
+    size = len(next(iter(vectors.values())))
+    terms = [Term.of(vectors[client], weight, grid) for client, weight in weights.items()]
+    scratch = np.empty((3, min(CHUNK, size)))
+    rows = np.empty((min(ROWS, len(terms)), min(CHUNK, size)))
+    for start in range(0, size, CHUNK):
+        chunk = slice(start, min(start + CHUNK, size))
+        spare = scratch[:, : chunk.stop - start]
+        bits = spare[0].view(np.uint32)[: chunk.stop - start]
+        if all(term.is_whole(chunk, bits) for term in terms):
+            add_whole(terms, chunk, rows[:, : chunk.stop - start], *spare[:2])
+            yield chunk, spare[0], None
+        else:
+            coarse, fine = add_up(terms, chunk, grid, *spare)
+            coarse -= grid.coarse
+            yield chunk, coarse, fine
+
+
+def add_whole(
+    terms: Sequence[Term],
+    chunk: slice,
+    rows: NDArray[np.float64],
+    total: NDArray[np.float64],
+    spare: NDArray[np.float64],
+) -> None:
+    """One chunk's sum where all products lie on the coarse grid: plain additions are exact, in whatever order a matrix
+    product makes them."""
+    for start in range(0, len(terms), len(rows)):
+        some = terms[start : start + len(rows)]
+        for row, term in zip(rows, some, strict=False):
+            np.copyto(row, term.vector[chunk])
+        weights = np.array([term.weight for term in some])
+        np.dot(weights, rows[: len(some)], out=spare if start else total)
+        if start:
+            np.add(total, spare, out=total)
 
 
 def add_up(

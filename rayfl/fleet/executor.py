@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import RayflError, broken
-from rayfl.fleet.exact import Grid, Partial, finish, partial_sum
+from rayfl.fleet.exact import CHUNK, Grid, Partial, partial_sum, whole_sum
 from rayfl.fleet.lockstep import Lockstep, Visit, begun, together
+from rayfl.fleet.pages import Page, Pages
 from rayfl.fleet.seam import REPORT_LIMIT, Client, ClientId, DataRef, Out, Phase, Ref, Report, Shard, Vector
 
 if TYPE_CHECKING:
@@ -194,10 +195,23 @@ class Executor:
 
     def whole(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Vector:
         """The finished mean, where every update lies at this one place."""
-        return finish([self.partial(mapping, key, weights, grid)], sum(weights.values()))
+        vectors = {client: self.updates[mapping, client][key] for client in weights}
+        mean = np.empty(len(next(iter(vectors.values()))), np.float32)
+        whole_sum(vectors, weights, grid, sum(weights.values()), mean)
+        return mean
 
     def single(self, mapping: int, key: str, client: ClientId) -> Vector:
         return self.updates[mapping, client][key]
+
+    def page(self, mapping: int, key: str, client: ClientId, pages: Pages) -> Page:
+        """The page of an update; one that lies elsewhere moves to one."""
+        held = self.updates[mapping, client]
+        if (page := pages.page_of(held[key])) is not None:
+            return page
+        moved = pages.vector(len(held[key]))
+        np.copyto(moved, held[key])
+        self.updates[mapping, client] = {**held, key: moved}
+        return self.page(mapping, key, client, pages)
 
     def free(self, mapping: int) -> None:
         for held in [held for held in self.updates if held[0] == mapping]:
@@ -254,10 +268,16 @@ def named(update: Vector | Mapping[str, Vector]) -> Mapping[str, Vector]:
 
 def peak(vector: Vector) -> float:
     """The largest absolute value; not finite if any element is not."""
-    if not vector.size:
-        return 0.0
-    # Where they are is found in half the time that it takes to find what they are.
     flat = vector.reshape(-1)  # an update that is only examined may be a matrix
+    if len(flat) <= CHUNK:
+        return chunk_peak(flat) if len(flat) else 0.0
+    # Chunk by chunk, the second look finds the numbers in the cache.
+    peaks = [chunk_peak(flat[start : start + CHUNK]) for start in range(0, len(flat), CHUNK)]
+    return max(peaks) if all(map(math.isfinite, peaks)) else math.nan
+
+
+def chunk_peak(flat: Vector) -> float:
+    # Where they are is found in half the time that it takes to find what they are.
     return max(abs(float(flat[flat.argmax()])), abs(float(flat[flat.argmin()])))
 
 

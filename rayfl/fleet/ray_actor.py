@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,15 +14,18 @@ from numpy.typing import NDArray
 
 from rayfl.fleet.base import Spec
 from rayfl.fleet.cores import keep_to_own
-from rayfl.fleet.exact import Grid, Partial, finish, merged
+from rayfl.fleet.exact import Grid, Partial, finish, merged, whole_sum
 from rayfl.fleet.executor import Done, Executor, Holdings
 from rayfl.fleet.expected import Answer, Expected
 from rayfl.fleet.garbage import settling_in
+from rayfl.fleet.pages import Opened, Page, Pages
 from rayfl.fleet.placement import Placement
 from rayfl.fleet.probe import footprint
 from rayfl.fleet.ray_line import answered
 from rayfl.fleet.seam import ClientId, Phase, Vector
 from rayfl.fleet.travel import STATE_BYTES, Batch, filled
+
+log = logging.getLogger("rayfl")
 
 
 class ClientActor:
@@ -33,6 +37,7 @@ class ClientActor:
         self.one_at_a_time = threading.Lock()
         self.states: dict[tuple[int, ClientId], Any] = {}
         self.sums: list[Partial] = []
+        self.pages, self.opened = Pages(), Opened()
         with settling_in():
             made, held = ray.get([*spec, *holdings])
         self.cores = keep_to_own(made.threads)
@@ -47,6 +52,7 @@ class ClientActor:
             # A fraction of a GPU is only admission control for Ray; this makes it a limit.
             torch.cuda.set_per_process_memory_fraction(pinned.gpus)
         self.executor = Executor(holdings, spec.make_learner(), spec.streams)
+        self.executor.learner.fresh = self.pages.vector
 
     def hello(self) -> dict[str, Any]:
         """Where this actor lives."""
@@ -119,6 +125,29 @@ class ClientActor:
 
     def partial(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Partial:
         return self.executor.partial(number, key, weights, grid)
+
+    def laid_out(self, number: int, key: str, clients: Sequence[ClientId]) -> dict[ClientId, Page]:
+        """Where these updates lie for all to see; what the phase left elsewhere is brought there."""
+        return {client: self.executor.page(number, key, client, self.pages) for client in clients}
+
+    def add_up(
+        self,
+        pages: Mapping[ClientId, Page],
+        weights: Mapping[ClientId, float],
+        grid: Grid,
+        total: float,
+        mean: Page,
+        numbers: slice,
+    ) -> bool:
+        """Write some numbers of the mean of all actors' updates; whether their memory could be seen from here."""
+        try:
+            seen = self.opened.only([*pages.values(), mean], mean)
+        except OSError as error:
+            log.warning("an update in shared memory could not be read: %s", error)
+            return False
+        vectors = {client: seen[page][numbers] for client, page in pages.items()}
+        whole_sum(vectors, weights, grid, total, seen[mean][numbers])
+        return True
 
     def begin_sum(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> None:
         """Like `partial`, but the sum stays here, where `finish_sum` will want it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
 from rayfl.fleet.cores import current
 from rayfl.fleet.executor import Done, Holdings, Task, copied, nbytes, walked
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
+from rayfl.fleet.pages import SUPPORTED, Pages
 from rayfl.fleet.placement import Plan
 from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of, taken
 from rayfl.fleet.ray_places import Call, Hiring, Place
@@ -55,6 +56,7 @@ class RayFleet(BaseFleet):
         self.expected = Expectation(self)
         self.node = ray.get_runtime_context().get_node_id()
         self.early: dict[int, Early] = {}
+        self.pages, self.shares_memory = Pages(), SUPPORTED
         self._greet()
 
     def _hire(self) -> Any:
@@ -295,13 +297,26 @@ class RayFleet(BaseFleet):
         lost = [client for lies, held in groups.items() if lies not in alive for client in held]
         return sorted(lost) or {place: held for (place, _), held in groups.items()}
 
-    def bury_the_dead(self) -> None:
-        """Replace every actor that no longer answers."""
+    def bury_the_dead(self) -> int:
+        """Replace every actor that no longer answers; how many there were."""
+        dead = 0
         for place in self._present():
             try:
                 ray.get(self.pool[place].actor.hello.remote())
             except DEATHS as error:
                 self._replace(place, error)
+                dead += 1
+        return dead
+
+    def in_one_memory(self, places: Iterable[int]) -> bool:
+        """Whether these actors, and this process, see each other's pages."""
+        return self.shares_memory and all(self.hellos[place]["node"] == self.node for place in places)
+
+    def blind(self) -> None:
+        """An actor could not see another's page: because that one died, or because they never will."""
+        if not self.bury_the_dead():
+            log.warning("actors of this node do not see each other's memory: large updates are sent instead")
+            self.shares_memory = False
 
 
 class RayErrand(Errand):

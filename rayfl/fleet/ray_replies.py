@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from rayfl.fleet.base import examined
-from rayfl.fleet.exact import Grid, finish
+from rayfl.fleet.exact import CHUNK, Grid, finish
 from rayfl.fleet.executor import Done, Task, frozen
+from rayfl.fleet.pages import FLOAT_BYTES, LEAST_BYTES
 from rayfl.fleet.ray_line import DEATHS
 from rayfl.fleet.ray_places import in_a_tree
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report
@@ -46,14 +47,15 @@ class RayReplies(Replies):
             groups = self._held(list(chosen))
             try:
                 with self._fleet.clock.running("reduce"):
-                    return Ref(self._mean(groups, chosen, key, small=size <= INLINE_BYTES), nbytes=size)
+                    return Ref(self._mean(groups, chosen, key, size), nbytes=size)
             except DEATHS:
                 self._fleet.bury_the_dead()
 
-    def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str, small: bool) -> Any:
+    def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str, size: int) -> Any:
         """The handle of the mean. Small sums are added up here, large ones where the first of them lies."""
         actors = {place: self._fleet.pool[place].actor for place in groups}
         first, *others = groups
+        small = size <= INLINE_BYTES
         if len(weights) == 1:
             return settled(actors[first].single, self._number, key, next(iter(weights)))
         grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in weights.items()), len(weights))
@@ -66,10 +68,33 @@ class RayReplies(Replies):
         if small:
             asked = [actors[place].partial.remote(self._number, key, part, grid) for place, part in parts.items()]
             return Here(frozen(finish(ray.get(asked), total)))
+        if size >= LEAST_BYTES and self._fleet.in_one_memory(groups):
+            mean = self._mean_in_place(groups, weights, grid, key, size // FLOAT_BYTES)
+            if mean is not None:
+                return mean
         begun = actors[first].begin_sum.remote(self._number, key, parts[first], grid)
         partials = [actors[place].partial.remote(self._number, key, parts[place], grid) for place in others]
         ray.get(begun)
         return settled(actors[first].finish_sum, total, *in_a_tree([actors[place] for place in others], partials))
+
+    def _mean_in_place(
+        self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], grid: Grid, key: str, length: int
+    ) -> Any:
+        """The mean of updates that lie in one node's memory, of which every actor makes a part: nothing is sent. None
+        where that cannot be done after all."""
+        fleet, total = self._fleet, sum(weights.values())
+        actors = {place: fleet.pool[place].actor for place in groups}
+        laid_out = [actors[place].laid_out.remote(self._number, key, clients) for place, clients in groups.items()]
+        pages = {client: page for part in ray.get(laid_out) for client, page in part.items()}
+        mean = fleet.pages.vector(length)
+        parts = zip(actors.values(), in_parts(length, len(actors)), strict=False)
+        seen = [
+            actor.add_up.remote(pages, weights, grid, total, fleet.pages.page_of(mean), part) for actor, part in parts
+        ]
+        if all(ray.get(seen)):
+            return ray.put(mean)
+        fleet.blind()
+        return None
 
     def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
         values: dict[Any, int] = {}
@@ -99,6 +124,13 @@ class RayReplies(Replies):
             done, _ = self._fleet.execute(self._number, self._phase, lost, self._shared)
             del self._fleet.early[self._number]
             self._fleet.refuse_errors(done.values())
+
+
+def in_parts(length: int, parts: int) -> list[slice]:
+    """Parts of a vector in whole chunks, as even as these allow; fewer where there are not as many chunks."""
+    chunks = -(-length // CHUNK)
+    share = -(-chunks // parts) * CHUNK
+    return [slice(start, min(start + share, length)) for start in range(0, length, share)]
 
 
 def settled(method: Any, *arguments: Any) -> Any:

@@ -7,6 +7,7 @@ networks is a third of its time.
 from __future__ import annotations
 
 import ctypes
+import os
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 TRIM_BYTES = 1 << 30
@@ -14,6 +15,8 @@ TRIM_BYTES = 1 << 30
 
 def keep_freed_memory() -> bool:
     """Tell the C library to keep what is freed; whether it understood (only glibc does)."""
+    # Read by torch when it first allocates: tensors of megabytes on pages of two megabytes, as numpy has them anyway.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.learn.learner import Learner, fresh_seed
-from rayfl.learn.optimisers import Optimiser, optimiser
+from rayfl.learn.optimisers import Optimiser, optimiser, whole
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
 from rayfl.learn.wish import Adjust, Trainee
@@ -57,9 +57,13 @@ def fit(
     resident = client.learner.resident(weights)
     if not resident.net.training:
         resident.net.train()
-    update = update or optimiser(resident, settings)
+    # Decay, and whatever adjusts a gradient, may reach numbers that no loss depends on.
+    live = whole if settings.weight_decay or adjust is not None else resident.live
+    update = update or optimiser(resident, settings, live=live)
+    slopes = live(resident.gradient)
     for batch in batches(client, settings, keep):
-        resident.gradient.zero_()
+        for piece in slopes:
+            piece.zero_()
         with client.learner.precision():
             value = loss(resident.net, batch)
         value.backward()  # type: ignore[no-untyped-call]
@@ -69,7 +73,7 @@ def fit(
         client.learner.passes.backward += len(batch.index)
         if after_step is not None:
             after_step(resident)
-    return resident.dump()
+    return resident.give(client.learner.fresh)
 
 
 def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | None = None) -> Iterator[Batch]:

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rayfl.learn.resident import Resident
+from rayfl.learn.reached import Image, leave_out_padding
+from rayfl.learn.resident import Resident, Vector, blank
 from rayfl.learn.training import LocalTraining, Normalisation
 
 T = TypeVar("T")
@@ -41,7 +42,10 @@ class Learner:
         normalisation: Normalisation,
         device: str = "cpu",
         evaluation_batch: int = 256,
+        image: Image | None = None,
     ) -> None:
+        self.image = image
+        self.fresh: Callable[[int], Vector] = blank
         self.build, self.training, self.evaluation_batch = build, training, evaluation_batch
         self.device = torch.device(device)
         self.passes = Passes()
@@ -54,9 +58,14 @@ class Learner:
         """The resident network of this name (made on first use), with these weights if given."""
         if name not in self._residents:
             made = self._residents[name] = Resident(self.build(), self.device, self.training.layout)
+            if self.training.kernels == "reached":
+                assert self.image is not None, "kernels are narrowed for images of a known size"
+                leave_out_padding(made, self.image)
             if self.training.compile != "never":
                 made.net.compile(mode=self.training.compile)
         found = self._residents[name]
+        if found.given:
+            return found.move(self.fresh, weights)
         return found if weights is None else found.load(weights)
 
     def keep(self, name: str, make: Callable[[], T]) -> T:

@@ -5,6 +5,7 @@ Both compute exactly what torch.optim computes tensor by tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,15 @@ class Trained(Protocol):
     def gradient(self) -> Tensor: ...
 
 
+Live = Callable[[Tensor], list[Tensor]]
+"""The pieces of a flat tensor that change where nothing but a loss says so."""
+
+
+def whole(flat: Tensor) -> list[Tensor]:
+    """All of it is one piece."""
+    return [flat]
+
+
 class Optimiser(Protocol):
     def step(self) -> None:
         """Change the parameters by their gradient, which may be overwritten."""
@@ -41,22 +51,23 @@ class Optimiser(Protocol):
 class Sgd:
     """v <- momentum v + (g + weight_decay w);  w <- w - lr v."""
 
-    def __init__(self, trained: Trained, settings: LocalTraining) -> None:
-        self.weights, self.gradient, self.settings = trained.parameters, trained.gradient, settings
-        self.velocity = torch.zeros_like(self.gradient) if settings.momentum else self.gradient
+    def __init__(self, trained: Trained, settings: LocalTraining, live: Live = whole) -> None:
+        self.settings = settings
+        self.velocity = torch.zeros_like(trained.gradient) if settings.momentum else trained.gradient
+        flat = (trained.parameters, trained.gradient, self.velocity)
+        self.pieces = list(zip(*map(live, flat), strict=True))
 
     @torch.no_grad()
     def step(self) -> None:
-        if self.settings.weight_decay:
-            self.gradient.add_(self.weights, alpha=self.settings.weight_decay)
-        if self.settings.momentum:
-            self.velocity.mul_(self.settings.momentum).add_(self.gradient)
-        self.weights.add_(self.velocity, alpha=-self.settings.lr)
+        for weights, gradient, velocity in self.pieces:
+            if self.settings.weight_decay:
+                gradient.add_(weights, alpha=self.settings.weight_decay)
+            if self.settings.momentum:
+                velocity.mul_(self.settings.momentum).add_(gradient)
+            weights.add_(velocity, alpha=-self.settings.lr)
 
     def narrow(self, rows: int) -> None:
-        self.weights, self.gradient, self.velocity = (
-            held[:rows] for held in (self.weights, self.gradient, self.velocity)
-        )
+        self.pieces = [(weights[:rows], gradient[:rows], velocity[:rows]) for weights, gradient, velocity in self.pieces]
 
     def dump(self) -> Vector:
         return flat_memory(self.velocity if self.settings.momentum else self.velocity[:0])
@@ -102,9 +113,11 @@ class Adam:
             moment.copy_(saved)
 
 
-def optimiser(trained: Trained, settings: LocalTraining, memory: Vector | None = None) -> Optimiser:
+def optimiser(
+    trained: Trained, settings: LocalTraining, memory: Vector | None = None, live: Live = whole
+) -> Optimiser:
     """A fresh optimiser for one visit, or one that goes on with the memory of an earlier visit."""
-    made: Optimiser = Sgd(trained, settings) if settings.optimizer == "sgd" else Adam(trained, settings)
+    made: Optimiser = Sgd(trained, settings, live) if settings.optimizer == "sgd" else Adam(trained, settings)
     if memory is not None:
         made.resume(memory)
     return made

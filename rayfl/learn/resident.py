@@ -8,7 +8,9 @@ wherever it goes.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -17,6 +19,13 @@ from torch import Tensor, nn
 
 Vector = NDArray[np.float32]
 Layout = Literal["channels_last", "channels_first"]
+Block = tuple[slice, ...]
+LARGE = 1 << 18  # numbers; below, copying them takes less time than moving a network
+
+
+def blank(length: int) -> Vector:
+    """A vector to be filled."""
+    return np.empty(length, np.float32)
 
 
 class Resident:
@@ -26,30 +35,18 @@ class Resident:
         self.net, self.layout = net.to(device), layout
         # A frozen parameter must stay out of reach of weight decay and momentum, which act on the whole front part.
         self.tensors = sorted(net.parameters(), key=lambda parameter: not parameter.requires_grad)
-        buffers = [name for name, buffer in net.named_buffers() if buffer.is_floating_point()]
+        buffers = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
+        self.homes = list(homes([*self.tensors, *buffers], layout))
         self.n_parameters = sum(tensor.numel() for tensor in self.tensors if tensor.requires_grad)
-        total = sum(tensor.numel() for tensor in self.tensors) + sum(net.get_buffer(name).numel() for name in buffers)
-        self.flat = torch.empty(total, dtype=torch.float32, device=device)
+        self.flat = torch.empty(sum(home.length for home in self.homes), dtype=torch.float32, device=device)
         self.gradient = torch.zeros(self.n_parameters, dtype=torch.float32, device=device)
-        self._adopt_buffers(buffers, self._adopt_parameters())
-
-    def _adopt_parameters(self) -> int:
-        start = 0
-        for parameter in self.tensors:
-            stop = start + parameter.numel()
-            parameter.data = settle(self.flat[start:stop], parameter.data, self.layout)
-            if parameter.requires_grad:
-                parameter.grad = shaped(self.gradient[start:stop], parameter.data, self.layout)
-            start = stop
-        return start
-
-    def _adopt_buffers(self, names: list[str], start: int) -> None:
-        for name in names:
-            owner = self.net.get_submodule(name.rpartition(".")[0])
-            buffer = self.net.get_buffer(name)
-            stop = start + buffer.numel()
-            owner._buffers[name.rpartition(".")[2]] = settle(self.flat[start:stop], buffer, self.layout)
-            start = stop
+        self.given = False
+        for home in self.homes:
+            place = home.of(self.flat)
+            place.copy_(home.tensor.detach())
+            home.tensor.data = place
+            if home.tensor.requires_grad:
+                home.tensor.grad = home.of(self.gradient)
 
     @property
     def parameters(self) -> Tensor:
@@ -65,32 +62,83 @@ class Resident:
             self.flat.copy_(torch.from_numpy(np.require(weights, np.float32, "W")))
         return self
 
-    def dump(self) -> Vector:
-        """A copy of the weights."""
-        return np.array(self.flat.detach().cpu().numpy(), copy=True)
+    def dump(self, fresh: Callable[[int], Vector] = blank) -> Vector:
+        """A copy of the weights, in memory of this kind."""
+        weights = fresh(len(self.flat))
+        np.copyto(weights, self.flat.detach().cpu().numpy())
+        return weights
+
+    def give(self, fresh: Callable[[int], Vector] = blank) -> Vector:
+        """The weights, at the end of a visit. Large ones are not copied: their memory is given away, and the network
+        gets other, by `move`, before anybody uses it again."""
+        if self.flat.device.type != "cpu" or self.flat.numel() < LARGE:
+            return self.dump(fresh)
+        self.given = True
+        return self.flat.detach().numpy()
+
+    def move(self, fresh: Callable[[int], Vector], weights: Vector | None = None) -> Resident:
+        """Into memory of this kind, with these weights or those that were given away."""
+        moved = fresh(len(self.flat))
+        np.copyto(moved, self.flat.detach().numpy() if weights is None else weights)
+        self.flat, self.given = torch.from_numpy(moved), False
+        for home in self.homes:
+            home.tensor.data = home.of(self.flat)
+        return self
+
+    def narrow(self, parameter: Tensor, block: Block) -> Tensor | None:
+        """Show a network only a block of a parameter; where the gradient of the block lies, if it has one."""
+        at = next(i for i, home in enumerate(self.homes) if home.tensor is parameter)
+        home = self.homes[at] = replace(self.homes[at], block=block)
+        parameter.data, parameter.grad = home.of(self.flat), None
+        return home.of(self.gradient) if parameter.requires_grad else None
 
     def span(self, module: nn.Module) -> list[slice]:
         """Where the parameters of a submodule lie in the flat vector."""
         wanted = {id(parameter) for parameter in module.parameters()}
-        spans, start = [], 0
-        for parameter in self.tensors:
-            stop = start + parameter.numel()
-            if id(parameter) in wanted:
-                spans.append(slice(start, stop))
-            start = stop
-        return spans
+        return [home.span for home in self.homes if id(home.tensor) in wanted]
+
+    def live(self, flat: Tensor) -> list[Tensor]:
+        """What the network shows of a flat vector of its trainable parameters: all of it, unless it was narrowed."""
+        pieces, start = [], 0
+        for home in self.homes:
+            if home.block is not None and home.tensor.requires_grad:
+                pieces += [flat[start : home.span.start], home.of(flat)]
+                start = home.span.stop
+        return [*pieces, flat[start : self.n_parameters]]
 
 
-def shaped(flat: Tensor, like: Tensor, layout: Layout) -> Tensor:
-    """A view of `flat` with the shape of `like`; convolution kernels in the layout."""
-    if like.dim() == 4 and layout == "channels_last":
-        out, inner, height, width = like.shape
+@dataclass(frozen=True)
+class Home:
+    """Where a tensor lies in a flat vector: its span, its whole shape, and the block of it that is shown."""
+
+    tensor: Tensor
+    span: slice
+    shape: torch.Size
+    layout: Layout
+    block: Block | None = None
+
+    @property
+    def length(self) -> int:
+        return cast(int, self.span.stop - self.span.start)
+
+    def of(self, flat: Tensor) -> Tensor:
+        """The view of it in a flat vector."""
+        whole = shaped(flat[self.span], self.shape, self.layout)
+        return whole if self.block is None else whole[self.block]
+
+
+def homes(tensors: Sequence[Tensor], layout: Layout) -> Iterator[Home]:
+    """One behind the other."""
+    start = 0
+    for tensor in tensors:
+        stop = start + tensor.numel()
+        yield Home(tensor, slice(start, stop), tensor.shape, layout)
+        start = stop
+
+
+def shaped(flat: Tensor, shape: torch.Size, layout: Layout) -> Tensor:
+    """A view of `flat` with this shape; convolution kernels in the layout."""
+    if len(shape) == 4 and layout == "channels_last":
+        out, inner, height, width = shape
         return flat.view(out, height, width, inner).permute(0, 3, 1, 2)
-    return flat.view(like.shape)
-
-
-def settle(flat: Tensor, tensor: Tensor, layout: Layout) -> Tensor:
-    """Move a tensor's values into `flat` and return the view that replaces it."""
-    view = shaped(flat, tensor, layout)
-    view.copy_(tensor.detach())
-    return view
+    return flat.view(shape)

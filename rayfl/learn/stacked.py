@@ -38,7 +38,8 @@ def stackable(learner: Learner) -> bool:
     resident = learner.resident()
     lone = any(isinstance(module, UNSTACKABLE) for module in resident.net.modules())
     all_trained = resident.flat.numel() == resident.n_parameters
-    return all_trained and not lone and isinstance(learner.training.augment, Unchanged)
+    whole = learner.training.kernels == "whole"  # a row shows every tap
+    return all_trained and whole and not lone and isinstance(learner.training.augment, Unchanged)
 
 
 def copies_at_once(parameters: int) -> int:

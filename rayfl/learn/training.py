@@ -43,6 +43,9 @@ class LocalTraining(BaseModel):
     layout: Literal["channels_last", "channels_first"] = "channels_last"
     """How images and kernels lie in memory. `channels_first` is faster on CPUs where kernels are larger than what they
     are applied to: large networks, small images, few to a batch. Equal but for rounding."""
+    kernels: Literal["whole", "reached"] = "whole"
+    """`reached` leaves out what a convolution's kernel only ever lays on padding: much of a large network, where images
+    are small. Equal but for rounding; such a network is not stacked."""
     compile: Literal["never", "default", "reduce-overhead", "max-autotune"] = "never"
     """torch.compile's mode for the network; `reduce-overhead` records CUDA graphs."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rayfl.learn.optimisers import Sgd
-from rayfl.learn.resident import Layout, Resident, settle, shaped
+from rayfl.learn.resident import LARGE, Layout, Resident, blank, homes, shaped
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import conv_net, linear_net
 
@@ -150,14 +152,47 @@ def test_spans_of_the_whole_cover_all_parameters() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3, 3), (4, 1, 1, 1), ()])
-def test_settling_moves_values_and_keeps_the_shape(shape: tuple[int, ...], layout: Layout) -> None:
-    tensor = torch.rand(shape)
-    flat = torch.zeros(tensor.numel())
-    view = settle(flat, tensor, layout)
-    assert view.shape == tensor.shape == shaped(flat, tensor, layout).shape
-    assert torch.equal(view, tensor)
-    flat.zero_()
-    assert not view.any()
+def test_a_home_is_a_view_of_the_tensors_shape(shape: tuple[int, ...], layout: Layout) -> None:
+    first, second = torch.rand(5), torch.rand(shape)
+    _, home = homes([first, second], layout)
+    flat = torch.zeros(5 + second.numel())
+    home.of(flat).copy_(second)
+    assert home.of(flat).shape == shaped(flat[home.span], second.shape, layout).shape == second.shape
+    assert home.length == second.numel()
+    assert not flat[:5].any()
+    assert flat[5:].sort().values.tolist() == second.flatten().sort().values.tolist()
+
+
+def large_net() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(LARGE, 1))
+
+
+@pytest.mark.parametrize(("net", "copied"), [(conv_net, True), (large_net, False)])
+def test_large_weights_are_given_away_and_the_network_moves(net: Callable[[], nn.Module], copied: bool) -> None:
+    resident = Resident(net(), CPU)
+    before = drawn(resident)
+    given = resident.load(before).give()
+    assert np.array_equal(given, before)
+    assert np.shares_memory(given, resident.flat.numpy()) != copied
+    assert resident.given != copied
+    resident.move(blank) if resident.given else resident.load(before)
+    assert not resident.given
+    resident.flat.add_(1)
+    assert np.array_equal(given, before), "what was given away is nobody's to write to"
+    store = resident.flat.untyped_storage().data_ptr()
+    floats = [*resident.net.parameters(), *(b for b in resident.net.buffers() if b.is_floating_point())]
+    assert {tensor.untyped_storage().data_ptr() for tensor in floats} == {store}
+
+
+def test_a_network_moves_with_what_it_had_or_with_new_weights() -> None:
+    resident = Resident(large_net(), CPU)
+    before = drawn(resident)
+    resident.load(before).give()
+    assert np.array_equal(resident.move(blank).dump(), before)
+    resident.give()
+    assert np.array_equal(resident.move(blank, -before).dump(), -before)
 
 
 def test_frozen_parameters_lie_behind_the_trainable_ones_and_do_not_decay() -> None:
