@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 1 << 15  # scratch arrays of 256 KiB stay in a core's second-level cache
+FEW = 1 / 64  # share of a chunk that is better taken apart number by number than with all the others
+NOWHERE: NDArray[np.int64] = np.empty(0, np.int64)
 ROWS = 8  # vectors that are added up in one product
 MANTISSA = 23  # bits of a float32 behind its leading one
 TINY, HUGE = math.ldexp(1.0, -126), math.ldexp(1.0, 127)  # the powers of two at the ends of float32's normal range
@@ -62,13 +64,15 @@ class Term:
         bits = ANYTHING if least < TINY else int(np.float32(least).view(np.uint32)) << 1
         return cls(vector, np.float64(weight), bits)
 
-    def is_whole(self, chunk: slice, spare: NDArray[np.uint32]) -> bool:
-        """Whether nothing of this chunk's products can fall on the fine grid. Bits sort as absolute values do, once the
-        sign is shifted out; zeros count as too small, for theirs would show."""
-        if self.whole_from == NOTHING:
-            return False
+    def odd(self, chunk: slice, spare: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Where products of this chunk may leave something for the fine grid. Bits sort as absolute values do, once the
+        sign is shifted out."""
         np.left_shift(self.vector[chunk].view(np.uint32), 1, out=spare)
-        return bool(spare[spare.argmin()] >= self.whole_from)
+        # Nearly always there is none, which the least of them tells in the least time.
+        if spare[spare.argmin()] >= self.whole_from:
+            return NOWHERE
+        spare -= 1  # zeros, which leave nothing, become the largest
+        return np.flatnonzero(spare < self.whole_from - 1)
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,16 @@ def sums(
     """Chunk by chunk, the coarse sum, in memory that the next chunk uses again, and the fine one if there is any."""
     size = len(next(iter(vectors.values())))
     terms = [Term.of(vectors[client], weight, grid) for client, weight in weights.items()]
+    hopeless = any(term.whole_from == NOTHING for term in terms)
     scratch = np.empty((3, min(CHUNK, size)))
     rows = np.empty((min(ROWS, len(terms)), min(CHUNK, size)))
     for start in range(0, size, CHUNK):
         chunk = slice(start, min(start + CHUNK, size))
         spare = scratch[:, : chunk.stop - start]
         bits = spare[0].view(np.uint32)[: chunk.stop - start]
-        if all(term.is_whole(chunk, bits) for term in terms):
-            add_whole(terms, chunk, rows[:, : chunk.stop - start], *spare[:2])
-            yield chunk, spare[0], None
+        odd = [] if hopeless else [term.odd(chunk, bits) for term in terms]
+        if not hopeless and sum(map(len, odd)) <= FEW * (chunk.stop - start):
+            yield chunk, spare[0], add_whole(terms, odd, chunk, grid, rows[:, : chunk.stop - start], *spare[:2])
         else:
             coarse, fine = add_up(terms, chunk, grid, *spare)
             coarse -= grid.coarse
@@ -132,21 +137,36 @@ def sums(
 
 def add_whole(
     terms: Sequence[Term],
+    odd: Sequence[NDArray[np.int64]],
     chunk: slice,
+    grid: Grid,
     rows: NDArray[np.float64],
     total: NDArray[np.float64],
     spare: NDArray[np.float64],
-) -> None:
-    """One chunk's sum where all products lie on the coarse grid: plain additions are exact, in whatever order a matrix
-    product makes them."""
+) -> NDArray[np.float64] | None:
+    """One chunk's sum where all products but a few lie on the coarse grid: plain additions of those are exact, in
+    whatever order a matrix product makes them. The few are taken apart one by one; the fine sum, if there is any."""
     for start in range(0, len(terms), len(rows)):
-        some = terms[start : start + len(rows)]
-        for row, term in zip(rows, some, strict=False):
+        some = slice(start, start + len(rows))
+        for row, term, positions in zip(rows, terms[some], odd[some], strict=False):
             np.copyto(row, term.vector[chunk])
-        weights = np.array([term.weight for term in some])
-        np.dot(weights, rows[: len(some)], out=spare if start else total)
+            row[positions] = 0
+        weights = np.array([term.weight for term in terms[some]])
+        np.dot(weights, rows[: len(weights)], out=spare if start else total)
         if start:
             np.add(total, spare, out=total)
+    total += 0.0  # of zeros alone, some products would make a negative one
+    fine = None
+    for term, positions in zip(terms, odd, strict=True):
+        if len(positions):
+            products = term.vector[chunk][positions] * term.weight
+            coarse = (products + grid.coarse) - grid.coarse
+            total[positions] += coarse
+            remainders = ((products - coarse) + grid.fine) - grid.fine
+            if remainders.any():
+                fine = np.zeros_like(total) if fine is None else fine
+                fine[positions] += remainders
+    return fine
 
 
 def add_up(

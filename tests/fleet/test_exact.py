@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayfl.fleet import exact
-from rayfl.fleet.exact import CHUNK, Grid, Term, add_up, finish, merged, partial_sum
+from rayfl.fleet.exact import CHUNK, Grid, Partial, Term, add_up, finish, merged, partial_sum, whole_sum
 from rayfl.fleet.executor import peak
 
 Vectors = dict[int, NDArray[np.float32]]
@@ -168,8 +169,43 @@ def test_plain_additions_are_made_only_where_they_have_the_same_bits(
     terms = [Term(vectors[c], np.float64(weight), 0) for c, weight in weights.items()]
     everything = slice(0, len(vectors[0]))
     coarse, fine = add_up(terms, everything, grid, *np.empty((3, len(vectors[0]))))
-    assert found.coarse.tobytes() == (coarse - grid.coarse).tobytes()
-    assert (found.fine[0].tobytes() if found.fine else None) == (None if fine is None else fine.tobytes())
+    # Of a product half way between two points of the coarse grid, either may be taken: the rest makes up for it.
+    left = found.fine.get(0, np.zeros(len(coarse)))
+    assert [*map(exactly, found.coarse, left)] == [
+        *map(exactly, coarse - grid.coarse, np.zeros(len(coarse)) if fine is None else fine)
+    ]
+    slow = Partial(coarse - grid.coarse, {} if fine is None else {0: fine})
+    assert finish([found], 1.0).tobytes() == finish([slow], 1.0).tobytes()
+
+
+def exactly(coarse: float, fine: float) -> Fraction:
+    return Fraction(coarse) + Fraction(fine)
+
+
+@given(edges() | cohorts().map(lambda drawn: (drawn[0], drawn[1], 0)))
+@settings(max_examples=200, deadline=None)
+def test_a_mean_made_at_once_is_the_one_of_partial_sums(drawn: tuple[Vectors, dict[int, float], int]) -> None:
+    vectors, weights, more = drawn
+    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors) + more)
+    total, at_once = sum(weights.values()), np.full(len(vectors[0]), np.nan, np.float32)
+    whole_sum(vectors, weights, grid, total, at_once)
+    assert at_once.tobytes() == finish([partial_sum(vectors, weights, grid)], total).tobytes()
+
+
+@pytest.mark.parametrize("odd", [0, 1, 300, CHUNK // 2])
+@pytest.mark.parametrize("clients", [1, 3, 9, 20])
+def test_a_few_odd_numbers_among_many(odd: int, clients: int) -> None:
+    """Whether a chunk is taken apart as a whole, number by number or not at all: the same bits, in any grouping."""
+    rng = np.random.default_rng(odd)
+    vectors = {c: rng.uniform(0.5, 1, CHUNK + 7).astype(np.float32) for c in range(clients)}
+    for vector in vectors.values():
+        at = rng.integers(0, len(vector), odd)
+        vector[at] *= np.float32(10.0) ** rng.integers(-30, 1, odd).astype(np.float32)
+        vector[rng.integers(0, len(vector), odd)] *= 0
+    weights = {c: float(20 + c) / 1024 for c in range(clients)}
+    whole = mean(vectors, weights, [range(clients)])
+    assert whole.tobytes() == mean(vectors, weights, [[c] for c in reversed(range(clients))]).tobytes()
+    assert np.allclose(whole, reference(vectors, weights).astype(np.float32), rtol=1e-6)
 
 
 def test_most_of_a_network_is_added_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +237,17 @@ def test_the_least_value_that_is_whole_for_certain(weight: float) -> None:
         vector = np.array([value, -value], np.float32)
         _, fine = add_up([Term(vector, np.float64(weight), 0)], slice(0, 2), grid, *np.empty((3, 2)))
         assert (fine is None) == (value >= least)
-        assert Term.of(vector, weight, grid).is_whole(slice(0, 2), np.empty(2, np.uint32)) == (value >= least)
+        odd = Term.of(vector, weight, grid).odd(slice(0, 2), np.empty(2, np.uint32))
+        assert odd.tolist() == ([] if value >= least else [0, 1])
 
 
 def test_a_weight_of_many_bits_leaves_no_value_whole() -> None:
     vector = np.array([1.0, -1.0], np.float32)
-    assert not Term.of(vector, 0.1, Grid.bounded(1.0, 4)).is_whole(slice(0, 2), np.empty(2, np.uint32))
+    assert Term.of(vector, 0.1, Grid.bounded(1.0, 4)).odd(slice(0, 2), np.empty(2, np.uint32)).tolist() == [0, 1]
+
+
+def test_zeros_are_not_odd_and_add_up_to_a_positive_one() -> None:
+    vector = np.array([0.0, -0.0], np.float32)
+    assert not len(Term.of(vector, 0.5, Grid.bounded(1.0, 4)).odd(slice(0, 2), np.empty(2, np.uint32)))
+    found = mean({0: vector, 1: vector}, {0: 0.5, 1: 0.5}, [[0, 1]])
+    assert found.tobytes() == np.zeros(2, np.float32).tobytes()
