@@ -58,7 +58,8 @@ def fit(
     if not resident.net.training:
         resident.net.train()
     # Decay, and whatever adjusts a gradient, may reach numbers that no loss depends on.
-    live = whole if settings.weight_decay or adjust is not None else resident.live
+    all_moves = settings.weight_decay or adjust is not None or not resident.narrowed
+    live = whole if all_moves else resident.live
     update = update or optimiser(resident, settings, live=live)
     slopes = live(resident.gradient)
     for batch in batches(client, settings, keep):

@@ -55,7 +55,7 @@ class Sgd:
         self.settings = settings
         self.velocity = torch.zeros_like(trained.gradient) if settings.momentum else trained.gradient
         flat = (trained.parameters, trained.gradient, self.velocity)
-        self.pieces = list(zip(*map(live, flat), strict=True))
+        self.pieces = [flat] if live is whole else list(zip(*map(live, flat), strict=True))
 
     @torch.no_grad()
     def step(self) -> None:

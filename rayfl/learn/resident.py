@@ -40,7 +40,10 @@ class Resident:
         self.n_parameters = sum(tensor.numel() for tensor in self.tensors if tensor.requires_grad)
         self.flat = torch.empty(sum(home.length for home in self.homes), dtype=torch.float32, device=device)
         self.gradient = torch.zeros(self.n_parameters, dtype=torch.float32, device=device)
-        self.given = False
+        # The same memory for numpy, where it can see it: small clients come by too often to ask for it each time.
+        self.array = self.flat.numpy() if device.type == "cpu" else None
+        self.large = len(self.flat) >= LARGE
+        self.given = self.narrowed = False
         for home in self.homes:
             place = home.of(self.flat)
             place.copy_(home.tensor.detach())
@@ -55,32 +58,34 @@ class Resident:
 
     def load(self, weights: Vector) -> Resident:
         """Take these weights, in place."""
-        if self.flat.device.type == "cpu":
+        if self.array is not None:
             # torch will not look at read-only memory, and a copy to make it writable would cost as much as the load.
-            np.copyto(self.flat.numpy(), weights)
+            np.copyto(self.array, weights)
         else:
             self.flat.copy_(torch.from_numpy(np.require(weights, np.float32, "W")))
         return self
 
     def dump(self, fresh: Callable[[int], Vector] = blank) -> Vector:
         """A copy of the weights, in memory of this kind."""
-        weights = fresh(len(self.flat))
-        np.copyto(weights, self.flat.detach().cpu().numpy())
+        source = self.flat.cpu().numpy() if self.array is None else self.array
+        weights = fresh(len(source))
+        np.copyto(weights, source)
         return weights
 
     def give(self, fresh: Callable[[int], Vector] = blank) -> Vector:
         """The weights, at the end of a visit. Large ones are not copied: their memory is given away, and the network
         gets other, by `move`, before anybody uses it again."""
-        if self.flat.device.type != "cpu" or self.flat.numel() < LARGE:
+        if self.array is None or not self.large:
             return self.dump(fresh)
         self.given = True
-        return self.flat.detach().numpy()
+        return self.array
 
     def move(self, fresh: Callable[[int], Vector], weights: Vector | None = None) -> Resident:
         """Into memory of this kind, with these weights or those that were given away."""
-        moved = fresh(len(self.flat))
-        np.copyto(moved, self.flat.detach().numpy() if weights is None else weights)
-        self.flat, self.given = torch.from_numpy(moved), False
+        assert self.array is not None
+        moved = fresh(len(self.array))
+        np.copyto(moved, self.array if weights is None else weights)
+        self.flat, self.array, self.given = torch.from_numpy(moved), moved, False
         for home in self.homes:
             home.tensor.data = home.of(self.flat)
         return self
@@ -89,6 +94,7 @@ class Resident:
         """Show a network only a block of a parameter; where the gradient of the block lies, if it has one."""
         at = next(i for i, home in enumerate(self.homes) if home.tensor is parameter)
         home = self.homes[at] = replace(self.homes[at], block=block)
+        self.narrowed = True
         parameter.data, parameter.grad = home.of(self.flat), None
         return home.of(self.gradient) if parameter.requires_grad else None
 
@@ -98,7 +104,7 @@ class Resident:
         return [home.span for home in self.homes if id(home.tensor) in wanted]
 
     def live(self, flat: Tensor) -> list[Tensor]:
-        """What the network shows of a flat vector of its trainable parameters: all of it, unless it was narrowed."""
+        """What a narrowed network shows of a flat vector of its trainable parameters."""
         pieces, start = [], 0
         for home in self.homes:
             if home.block is not None and home.tensor.requires_grad:
