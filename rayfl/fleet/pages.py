@@ -91,7 +91,7 @@ class Pages:
         held = idle.pop() if idle else Held.made(length)
         # Every view of the vector refers to this object, which the map itself would outlive.
         loan = (ctypes.c_char * (length * FLOAT_BYTES)).from_buffer(held.memory)
-        vector = np.frombuffer(loan, np.float32)
+        vector: Vector = np.frombuffer(memoryview(loan), np.float32)
         self.lent[address(vector)] = held.page
         weakref.finalize(loan, self._give_back, held, address(vector)).atexit = False
         return vector

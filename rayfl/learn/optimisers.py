@@ -67,7 +67,9 @@ class Sgd:
             weights.add_(velocity, alpha=-self.settings.lr)
 
     def narrow(self, rows: int) -> None:
-        self.pieces = [(weights[:rows], gradient[:rows], velocity[:rows]) for weights, gradient, velocity in self.pieces]
+        self.pieces = [
+            (weights[:rows], gradient[:rows], velocity[:rows]) for weights, gradient, velocity in self.pieces
+        ]
 
     def dump(self) -> Vector:
         return flat_memory(self.velocity if self.settings.momentum else self.velocity[:0])
@@ -113,9 +115,7 @@ class Adam:
             moment.copy_(saved)
 
 
-def optimiser(
-    trained: Trained, settings: LocalTraining, memory: Vector | None = None, live: Live = whole
-) -> Optimiser:
+def optimiser(trained: Trained, settings: LocalTraining, memory: Vector | None = None, live: Live = whole) -> Optimiser:
     """A fresh optimiser for one visit, or one that goes on with the memory of an earlier visit."""
     made: Optimiser = Sgd(trained, settings, live) if settings.optimizer == "sgd" else Adam(trained, settings)
     if memory is not None:

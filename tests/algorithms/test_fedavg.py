@@ -15,11 +15,13 @@ from rayfl.learn.training import Participation
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 FIRST = {"model": {"name": "cnn4", "widths": [8, 8]}, "training": {"layout": "channels_first"}}
+REACHED = {"model": "tests.models.shrinking:Shrinking", "training": {"kernels": "reached"}}
 ROWS = [
     Row("fedavg", {"name": "fedavg"}, refused=[({"weighting": "sise"}, "unknown weighting 'sise'"), ({"mu": 1}, "mu")]),
     Row("fedavg_equal", {"name": "fedavg", "weighting": "equal"}),
     Row("fedavg_stacked", {"name": "fedavg"}, config={"training": {"stack": "always"}}),
     Row("fedavg_bf16", {"name": "fedavg"}, config={"training": {"precision": "bf16"}}),
+    Row("fedavg_reached", {"name": "fedavg"}, config=REACHED),
     Row("fedavg_channels_first", {"name": "fedavg"}, config=FIRST),
 ]
 

@@ -16,13 +16,14 @@ import pytest
 from rayfl.fleet.exact import CHUNK
 from rayfl.fleet.pages import LEAST_BYTES, SUPPORTED, Opened, Page, Pages
 from rayfl.fleet.ray_replies import in_parts
+from rayfl.fleet.seam import Vector
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="pages are a matter of Linux")
 
 LENGTH = LEAST_BYTES // 4
 
 
-def filled(pages: Pages, value: float = 3.0) -> tuple[np.ndarray, Page]:  # type: ignore[type-arg]
+def filled(pages: Pages, value: float = 3.0) -> tuple[Vector, Page]:
     vector = pages.vector(LENGTH)
     vector.fill(value)
     page = pages.page_of(vector)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet import ray_fleet as module
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
+from rayfl.fleet.pages import LEAST_BYTES, SUPPORTED
 from rayfl.fleet.ray_fleet import RayFleet
 from rayfl.fleet.seam import SERVER, DataRef, Ref
 from rayfl.fleet.travel import INLINE_BYTES, STATE_BYTES, Here, Slot, emptied, filled, within_limit
@@ -284,6 +286,100 @@ def test_the_place_failed_or_the_method_did(ray_pool: RayFleet, error: str | Non
     made = {"RayTaskError": lambda: ray.exceptions.RayTaskError("f", "text", ValueError()), None: ValueError}
     raised = made[error]() if error in made else getattr(ray.exceptions, str(error))()
     assert ray_pool.lost(raised) == lost
+
+
+# -- one memory ------------------------------------------------------------------------------------------------------
+
+LARGE: dict[str, Any] = {"size": LEAST_BYTES // 4 + 12345}
+WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
+on_linux = pytest.mark.skipif(not SUPPORTED, reason="pages are a matter of Linux")
+
+
+@pytest.fixture
+def large(here: BaseFleet) -> bytes:
+    """The mean of large updates, made in one process."""
+    mean: bytes = here.get(here.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes()
+    return mean
+
+
+@pytest.fixture
+def sent(ray_pool: RayFleet, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which methods of actors made a mean."""
+    import ray
+
+    made: list[str] = []
+    original = ray.actor.ActorMethod._remote
+
+    def remote(self: Any, *arguments: Any, **more: Any) -> Any:
+        made.append(self._method_name)
+        return original(self, *arguments, **more)
+
+    monkeypatch.setattr(ray.actor.ActorMethod, "_remote", remote)
+    return made
+
+
+@on_linux
+def test_large_updates_are_added_up_where_they_lie(ray_pool: RayFleet, large: bytes, sent: list[str]) -> None:
+    got = ray_pool.map(phases.update, CLIENTS, **LARGE)
+    mean = ray_pool.get(got.mean(WEIGHTS))
+    assert mean.tobytes() == large
+    assert not mean.flags.writeable
+    assert Counter(sent)["add_up"] == 2
+    assert not {"begin_sum", "partial"} & set(sent)
+
+
+def test_actors_on_other_nodes_send_their_sums(
+    ray_pool: RayFleet, large: bytes, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ray_pool.hellos[1], "node", "another")
+    assert ray_pool.get(ray_pool.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes() == large
+    assert Counter(sent)["begin_sum"] == Counter(sent)["partial"] == 1
+    assert "add_up" not in sent
+
+
+@on_linux
+def test_an_actor_that_dies_before_its_updates_are_read(
+    ray_pool: RayFleet, large: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has said where they lie; then nobody can open them any more."""
+    got, vector, before = ray_pool.map(phases.update, CLIENTS, **LARGE), ray_pool.pages.vector, pids(ray_pool)
+
+    def kill_first(length: int) -> Any:
+        monkeypatch.setattr(ray_pool.pages, "vector", vector)
+        os.kill(before[0], signal.SIGKILL)
+        return vector(length)
+
+    monkeypatch.setattr(ray_pool.pages, "vector", kill_first)
+    assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
+    assert [old == new for old, new in zip(before, pids(ray_pool), strict=True)] == [False, True]
+    assert ray_pool.shares_memory
+
+
+@on_linux
+def test_actors_that_do_not_see_each_others_memory_send_their_sums(
+    ray_pool: RayFleet, large: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_pool, "shares_memory", True)
+    page_of = ray_pool.pages.page_of
+    monkeypatch.setattr(ray_pool.pages, "page_of", lambda vector: replace(page_of(vector), inode=1))  # type: ignore[type-var]
+    got = ray_pool.map(phases.update, CLIENTS, **LARGE)
+    assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
+    assert "do not see each other's memory" in caplog.text
+    assert not ray_pool.shares_memory
+
+
+@on_linux
+def test_pages_are_used_again_round_after_round(ray_pool: RayFleet) -> None:
+    """The memory of a run with large updates does not grow."""
+
+    def round_of(cohort: Sequence[int]) -> set[str]:
+        got = ray_pool.map(phases.pages_of_this_process, cohort, **LARGE)
+        got.mean(dict.fromkeys(cohort, 1.0))
+        return {page for report in got.values() for page in report["pages"]}
+
+    seen = [round_of(CLIENTS) for _ in range(5)]
+    assert seen[2]
+    assert seen[-1] <= seen[2] | seen[3]
 
 
 # -- what travels ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def shown(net: nn.Module) -> list[tuple[int, int]]:
     return [(m.weight.shape[2], m.weight.shape[3]) for m in net.modules() if isinstance(m, nn.Conv2d)]
 
 
-def learner(kernels: str, build: Callable[[], nn.Module] = shrinking_net, **more: object) -> Learner:
+def learner(kernels: str, build: Callable[[], nn.Module] = shrinking_net, **more: Any) -> Learner:
     settings = {"kernels": kernels, "lr": 0.1, "batch_size": 8, "epochs": 3, **more}
     return Learner(build, LocalTraining.model_validate(settings), Normalisation(), "cpu", 16, IMAGE)
 
@@ -64,10 +65,10 @@ def test_a_narrowed_convolution_is_the_same_function(
 
     def build() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Conv2d(4, 6, kernel, stride, padding, dilation, groups)  # type: ignore[arg-type]
+        return nn.Conv2d(4, 6, kernel, stride, padding, dilation, groups)
 
     whole, reached = Resident(build(), CPU, layout), Resident(build(), CPU, layout)
-    leave_out_padding(reached, (*size, 4))  # type: ignore[arg-type]
+    leave_out_padding(reached, (*size, 4))
     x = torch.randn(3, 4, *size)
     for resident in (whole, reached):
         resident.net(x).square().sum().backward()
@@ -147,7 +148,7 @@ def test_spans_know_how_long_a_kernel_is() -> None:
 @pytest.mark.parametrize(
     "more", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam", "lr": 0.01}], ids=str
 )
-def test_training_differs_by_rounding_only(layout: Layout, more: dict[str, object]) -> None:
+def test_training_differs_by_rounding_only(layout: Layout, more: dict[str, Any]) -> None:
     start = Resident(shrinking_net(), CPU, layout).dump()
     found = {}
     for kernels in ("whole", "reached"):
