@@ -19,6 +19,7 @@ NAMES = {
     "rayfl-bf16": "**rayfl**, precision bf16",
     "rayfl-stacked": "**rayfl**, stack auto",
     "rayfl-channels-first": "**rayfl**, layout channels_first",
+    "rayfl-reached": "**rayfl**, kernels reached",
     "rayfl-inline": "rayfl, fleet inline, 2 threads",
     "rayfl-tracked": "rayfl with MLflow and checkpoints",
     "rayfl-watched": "rayfl, its coordinator watched",

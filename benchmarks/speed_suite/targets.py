@@ -100,7 +100,7 @@ TARGETS = (
     Target("W3, stacked, against Flower", faster("w3", "flower", STACKED), 100.0),
     Target("W4, stacked, against Flower", faster("w4", "flower", STACKED), 300.0),
     *(Target(f"{w.upper()}, stacked, against pfl", faster(w, "pfl", STACKED), 5.0) for w in ("w3", "w4")),
-    Target("W5, channels first, against one Ray call per client", faster("w5", "naive", "rayfl-channels-first"), 2.0),
+    Target("W5, reached kernels, against one Ray call per client", faster("w5", "naive", "rayfl-reached"), 2.0),
     Target("W6: FedDS over its cost model", over_model("fedds"), 1.15, more=False),
     Target("W6: FedRN over its cost model", over_model("fedrn"), 1.15, more=False),
     Target("W1: share of a round that is not training", not_training("w1"), 5.0, "%", more=False),

@@ -155,7 +155,7 @@ WORKLOADS: dict[str, Workload] = {
             # Ray's store hands out fresh memory for a dozen rounds before it has some to use again.
             {"": 28, "flower": 10},
             {"": 14, "flower": 2},
-            ("bare2", "naive", "flower", "pfl", "rayfl", "rayfl-channels-first"),
+            ("bare2", "naive", "flower", "pfl", "rayfl", "rayfl-channels-first", "rayfl-reached"),
             # A step of a whole shard is the same everywhere, but rounding grows through 18 layers of batch norm.
             tolerance=(0.10, 0.05),
         ),

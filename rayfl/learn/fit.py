@@ -82,7 +82,7 @@ def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | 
     learner = client.learner
     labels = client.y if client.labels is not None else np.zeros(len(client.x), np.int64)
     chosen = samples(learner, client.x, labels)
-    generator = torch.Generator().manual_seed(fresh_seed(client.rng))
+    generator = learner.generator.manual_seed(fresh_seed(client.rng))
     learner.probe(client.x)
     for index in visits(len(client.x), settings, client.rng, learner.smallest_batch, keep):
         raw, y = chosen(index)

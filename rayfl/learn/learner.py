@@ -49,6 +49,8 @@ class Learner:
         self.build, self.training, self.evaluation_batch = build, training, evaluation_batch
         self.device = torch.device(device)
         self.passes = Passes()
+        # Seeded at the beginning of every visit: to make one takes as long as to draw from it.
+        self.generator = torch.Generator()
         self._residents: dict[str, Resident] = {}
         self._kept: dict[str, Any] = {}
         self._scale, self._shift = affine(normalisation, self.device)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rayfl.learn.fit import fit, outputs
 from rayfl.learn.resident import Resident
+from tests.learn.test_reached import IMAGE, shrinking_net
 from tests.learn.toys import client, conv_net, learner
 
 pytestmark = [
@@ -21,19 +24,21 @@ pytestmark = [
 ]
 
 
-def trained(compile: str) -> tuple[Any, Any]:
+def trained(compile: str, build: Callable[[], nn.Module] = conv_net, kernels: str = "whole") -> tuple[Any, Any]:
     """The weights after two epochs, and what the network then answers."""
     from torch._dynamo.utils import counters
 
     counters.clear()
-    place = learner(conv_net, epochs=2, batch_size=8, lr=0.1, momentum=0.9, compile=compile)
+    place = learner(build, epochs=2, batch_size=8, lr=0.1, momentum=0.9, compile=compile, kernels=kernels)
+    place.image = IMAGE
     visited = client(24, place)
-    local = fit(visited, Resident(conv_net(), torch.device("cpu")).dump())
+    local = fit(visited, Resident(build(), torch.device("cpu")).dump())
     assert (counters["stats"]["unique_graphs"] > 0) == (compile != "never")
     return local, outputs(place, local, visited.x)
 
 
-def test_compiled_training_differs_by_rounding_only() -> None:
-    (plain, answers), (compiled, others) = trained("never"), trained("default")
+@pytest.mark.parametrize(("build", "kernels"), [(conv_net, "whole"), (shrinking_net, "reached")])
+def test_compiled_training_differs_by_rounding_only(build: Callable[[], nn.Module], kernels: str) -> None:
+    (plain, answers), (compiled, others) = trained("never", build, kernels), trained("default", build, kernels)
     np.testing.assert_allclose(compiled, plain, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(others, answers, rtol=1e-3, atol=1e-4)

@@ -159,6 +159,12 @@ def test_training_differs_by_rounding_only(layout: Layout, more: dict[str, Any])
     assert not np.array_equal(found["reached"][0], start)
 
 
+def test_coarse_arithmetic_goes_with_narrowed_kernels() -> None:
+    start = Resident(shrinking_net(), CPU).dump()
+    fine, coarse = (fit(trainee(learner("reached", precision=p)), start) for p in ("fp32", "bf16"))
+    assert 0 < np.abs(fine - coarse).max() < 0.05
+
+
 def test_taps_that_are_left_out_stay_but_for_decay() -> None:
     start = Resident(shrinking_net(), CPU).dump()
     place = learner("reached")
