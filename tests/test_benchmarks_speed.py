@@ -125,7 +125,8 @@ def test_an_answer_is_found_among_chatter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "key"), [("bf16", "precision"), ("stacked", "stack"), ("channels-first", "layout"), ("reached", "kernels")]
+    ("variant", "key"),
+    [("bf16", "precision"), ("stacked", "stack"), ("channels-first", "layout"), ("reached", "kernels")],
 )
 def test_a_variant_is_settings_on_top(variant: str, key: str) -> None:
     settings: dict[str, Any] = WORKLOADS["w1"].config

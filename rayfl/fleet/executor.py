@@ -203,6 +203,17 @@ class Executor:
     def single(self, mapping: int, key: str, client: ClientId) -> Vector:
         return self.updates[mapping, client][key]
 
+    def pages_of(self, mapping: int, clients: Sequence[ClientId], pages: Pages) -> dict[ClientId, dict[str, Page]]:
+        """The pages of those updates that lie on any."""
+        if not pages.lent:  # as it is with small models, of which there are thousands
+            return {}
+        found: dict[ClientId, dict[str, Page]] = {}
+        for client in clients:
+            for name, vector in self.updates.get((mapping, client), NOTHING).items():
+                if (page := pages.page_of(vector)) is not None:
+                    found.setdefault(client, {})[name] = page
+        return found
+
     def page(self, mapping: int, key: str, client: ClientId, pages: Pages) -> Page:
         """The page of an update; one that lies elsewhere moves to one."""
         held = self.updates[mapping, client]
@@ -278,7 +289,7 @@ def peak(vector: Vector) -> float:
 
 def chunk_peak(flat: Vector) -> float:
     # Where they are is found in half the time that it takes to find what they are.
-    return max(abs(flat[flat.argmax()].item()), abs(flat[flat.argmin()].item()))
+    return max(abs(float(flat[flat.argmax()])), abs(float(flat[flat.argmin()])))
 
 
 def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rayfl.fleet.exact import Grid, Partial
 from rayfl.fleet.executor import Done
+from rayfl.fleet.pages import Page
 from rayfl.fleet.seam import ClientId
 
 
@@ -32,11 +33,13 @@ class Expected:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call of an actor brings back: outcomes, their sum where one was expected, and small states."""
+    """What a call of an actor brings back: outcomes, their sum where one was expected, small states, and pages."""
 
     done: list[Done]
     sum: Partial | None = None
     states: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
+    pages: Mapping[ClientId, Mapping[str, Page]] = field(default_factory=dict)
+    """Where large updates lie for all to see, as far as they were made there."""
 
     @property
     def elsewhere(self) -> list[ClientId]:

@@ -83,9 +83,10 @@ class ClientActor:
             results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
             done = [outcome for outcome, _ in results]
             small = self._keep(number, [(done, state) for done, state in results if state])
+            pages = self.executor.pages_of(number, [outcome.client for outcome in done], self.pages)
             if expected is None or not all("w" in outcome.peaks and outcome.finite for outcome in done):
-                return Answer(done, states=small)
-            return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small)
+                return Answer(done, None, small, pages)
+            return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small, pages)
 
     def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, Any]:
         """Keep the large ones of the states that a map left; the small ones travel at once."""

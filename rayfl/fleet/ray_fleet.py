@@ -22,7 +22,7 @@ from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
 from rayfl.fleet.cores import current
 from rayfl.fleet.executor import Done, Holdings, Task, copied, nbytes, walked
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
-from rayfl.fleet.pages import SUPPORTED, Pages
+from rayfl.fleet.pages import SUPPORTED, Page, Pages
 from rayfl.fleet.placement import Plan
 from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of, taken
 from rayfl.fleet.ray_places import Call, Hiring, Place
@@ -56,6 +56,7 @@ class RayFleet(BaseFleet):
         self.expected = Expectation(self)
         self.node = ray.get_runtime_context().get_node_id()
         self.early: dict[int, Early] = {}
+        self.on_pages: dict[int, dict[ClientId, Mapping[str, Page]]] = defaultdict(dict)
         self.pages, self.shares_memory = Pages(), SUPPORTED
         self._greet()
 
@@ -170,6 +171,10 @@ class RayFleet(BaseFleet):
                 stored |= {client: Here(walked(state, copied)) for client, state in answer.states.items()}
                 lies = (call.place, call.generation)
                 self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
+                if answer.pages or number in self.on_pages:
+                    # All of them: one that is made again may lie elsewhere than before.
+                    news = {outcome.client: answer.pages.get(outcome.client, {}) for outcome in outcomes}
+                    self.on_pages[number] |= news
                 if any(outcome.error for outcome in outcomes):
                     break
                 self._learn_speed(outcomes, call)
@@ -284,6 +289,7 @@ class RayFleet(BaseFleet):
 
     def forget(self, number: int) -> None:
         self.where.pop(number, None)
+        self.on_pages.pop(number, None)
         for place in self.pool:
             place.freed.append(number)
 

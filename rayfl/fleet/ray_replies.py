@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -11,7 +11,7 @@ import ray
 from rayfl.fleet.base import examined
 from rayfl.fleet.exact import CHUNK, Grid, finish
 from rayfl.fleet.executor import Done, Task, frozen
-from rayfl.fleet.pages import FLOAT_BYTES, LEAST_BYTES
+from rayfl.fleet.pages import FLOAT_BYTES, LEAST_BYTES, Page
 from rayfl.fleet.ray_line import DEATHS
 from rayfl.fleet.ray_places import in_a_tree
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report
@@ -84,8 +84,7 @@ class RayReplies(Replies):
         where that cannot be done after all."""
         fleet, total = self._fleet, sum(weights.values())
         actors = {place: fleet.pool[place].actor for place in groups}
-        laid_out = [actors[place].laid_out.remote(self._number, key, clients) for place, clients in groups.items()]
-        pages = {client: page for part in ray.get(laid_out) for client, page in part.items()}
+        pages = self._laid_out(groups, actors, key)
         mean = fleet.pages.vector(length)
         parts = zip(actors.values(), in_parts(length, len(actors)), strict=False)
         seen = [
@@ -95,6 +94,21 @@ class RayReplies(Replies):
             return ray.put(mean)
         fleet.blind()
         return None
+
+    def _laid_out(
+        self, groups: Mapping[int, Sequence[ClientId]], actors: Mapping[int, Any], key: str
+    ) -> dict[ClientId, Page]:
+        """The pages of all updates; those that were not made on one are brought to one."""
+        known = self._fleet.on_pages[self._number]
+        pages = {
+            client: known[client][key]
+            for clients in groups.values()
+            for client in clients
+            if key in known.get(client, ())
+        }
+        elsewhere = {place: [c for c in clients if c not in pages] for place, clients in groups.items()}
+        asked = [actors[place].laid_out.remote(self._number, key, some) for place, some in elsewhere.items() if some]
+        return pages | {client: page for part in ray.get(asked) for client, page in part.items()}
 
     def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
         values: dict[Any, int] = {}
