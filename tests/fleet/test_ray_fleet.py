@@ -377,9 +377,10 @@ def test_pages_are_used_again_round_after_round(ray_pool: RayFleet) -> None:
         got.mean(dict.fromkeys(cohort, 1.0))
         return {page for report in got.values() for page in report["pages"]}
 
-    seen = [round_of(CLIENTS) for _ in range(5)]
-    assert seen[2]
-    assert seen[-1] <= seen[2] | seen[3]
+    for _ in range(8):
+        pages = round_of(CLIENTS)
+    # Whoever is slow leaves the other up to all of a cohort; eight cohorts would be forty.
+    assert 0 < len(pages) <= 2 * (len(CLIENTS) + 1)
 
 
 # -- what travels ----------------------------------------------------------------------------------------------------
