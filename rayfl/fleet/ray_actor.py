@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from rayfl.fleet.expected import Answer, Expected
 from rayfl.fleet.garbage import settling_in
 from rayfl.fleet.placement import Placement
 from rayfl.fleet.probe import footprint
-from rayfl.fleet.ray_line import answered
+from rayfl.fleet.ray_line import answered, packed
 from rayfl.fleet.seam import ClientId, Phase, Vector
 from rayfl.fleet.travel import STATE_BYTES, Batch, filled
 
@@ -80,6 +81,11 @@ class ClientActor:
             if expected is None or not all("w" in outcome.peaks and outcome.finite for outcome in done):
                 return Answer(done, states=small)
             return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small)
+
+    def answer(self, message: bytes, *values: Any) -> tuple[list[ClientId], bytes]:
+        """`run` for a keeper, who hands on what it need not understand: whose states it is to collect, and an answer."""
+        answer = self.run(*pickle.loads(message), *values)
+        return answer.elsewhere, packed(answer)
 
     def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, Any]:
         """Keep the large ones of the states that a map left; the small ones travel at once."""

@@ -23,7 +23,8 @@ from rayfl.fleet.cores import current
 from rayfl.fleet.executor import Done, Holdings, Task, copied, nbytes, walked
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Plan
-from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of, taken
+from rayfl.fleet.ray_keeper import Keepers
+from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of
 from rayfl.fleet.ray_places import Call, Hiring, Place
 from rayfl.fleet.ray_replies import RayReplies
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
@@ -49,6 +50,8 @@ class RayFleet(BaseFleet):
         # An actor is given work once it has answered: until then there may be no room for it on the cluster.
         self.awaited = {place.actor.hello.remote(): number for number, place in enumerate(self.pool)}
         self.hellos: list[dict[str, Any]] = [{} for _ in self.pool]
+        self.keepers = Keepers(hiring.placement.keepers)
+        self.keepers.engage({number: place.actor for number, place in enumerate(self.pool)})
         self.seconds_per_sample = 0.0
         self.where: dict[int, dict[ClientId, tuple[int, int]]] = defaultdict(dict)
         self.errands: dict[Any, RayErrand] = {}
@@ -97,6 +100,7 @@ class RayFleet(BaseFleet):
             self._replace(place, error, stillbirths)
 
     def close(self) -> None:
+        self.keepers.dismiss()
         for place in self.pool:
             place.dismiss()
 
@@ -115,7 +119,7 @@ class RayFleet(BaseFleet):
         return Ref(ray.put(value), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
-        value = ref.handle.value if isinstance(ref.handle, Here) else ray.get(ref.handle)
+        value = ref.handle.value if isinstance(ref.handle, Here) else self.keepers.get(ref.handle)
         return value if ref.key is None else value[ref.key]
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -163,7 +167,7 @@ class RayFleet(BaseFleet):
                 outcomes = answer.done
                 early.answers.append(answer)
                 done |= {outcome.client: outcome for outcome in outcomes}
-                stored |= call.states
+                stored |= {**call.states, **answer.kept}
                 # Copied: a view of one state would keep the whole answer in memory.
                 stored |= {client: Here(walked(state, copied)) for client, state in answer.states.items()}
                 lies = (call.place, call.generation)
@@ -207,19 +211,23 @@ class RayFleet(BaseFleet):
         short = held.short_calls >= SHORT_CALLS and not errand
         if held.line is not None and short and not values:
             return held.line.call(*arguments)
+        if self.keepers:
+            return self.keepers.run(place, number, arguments[:-len(values) or None], values)
         return held.actor.run.remote(*arguments)
 
     def _call(self, place: int, batch: list[Task]) -> Call:
         return Call(place, self.pool[place].generation, batch)
 
     def _collect(self, place: int, number: int, clients: list[ClientId]) -> list[Any]:
+        if self.keepers:
+            return self.keepers.collect(place, number, clients)
         method = self.pool[place].actor.collect.options(num_returns=1 + len(clients))
         return cast(list[Any], method.remote(number, clients))
 
     def _answer(self, finished: Any, call: Call, lives: dict[ClientId, int]) -> Answer | None:
         """What a call answered; None when its actor died (and has been replaced)."""
         try:
-            return cast(Answer, taken(finished))
+            return cast(Answer, self.keepers.taken(finished))
         except DEATHS as error:
             for task in call.batch:
                 lives[task.client] -= 1
@@ -243,6 +251,7 @@ class RayFleet(BaseFleet):
         self.pool[place] = Place(self._hire(), self.pool[place].generation + 1, stillbirths)
         self.awaited = {hello: other for hello, other in self.awaited.items() if other != place}
         self.awaited[self.pool[place].actor.hello.remote()] = place
+        self.keepers.engage({place: self.pool[place].actor})
 
     def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
         pace, size = max(self.seconds_per_sample, 1e-6), self.size
