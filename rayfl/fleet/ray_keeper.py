@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,14 @@ class Died:
     why: str
 
 
+@dataclass(frozen=True)
+class Tally:
+    """How many states a keeper holds, and the processor seconds that it has had."""
+
+    states: int
+    seconds: float
+
+
 class Kept:
     """The handle of a state that a keeper owns. When the last reference to it goes, the keeper may let go as well."""
 
@@ -65,8 +74,8 @@ class Kept:
         self.gone.append(self.key)
 
 
-Handle = Any
-"""What a call wants: the reference of an object, or (keeper, key) of a state."""
+Handle = tuple[int, Key] | None
+"""What a call wants: a keeper's state, or the next of the references that travel beside it."""
 
 
 class Keeper:
@@ -86,12 +95,11 @@ class Keeper:
         """From now on this actor is called for a place."""
         self.actors[place] = actor
 
-    async def run(
-        self, ticket: int, place: int, number: int, message: bytes, handles: Sequence[Handle], gone: Collection[Key]
-    ) -> bytes | Died:
+    async def run(self, order: bytes, shared: Sequence[Any] = ()) -> bytes | Died:
         """What an actor answers to a message. Its large states have been collected by then."""
+        ticket, place, number, message, handles, gone = pickle.loads(order)
         self._drop(gone)
-        values = await self._values(handles)
+        values = await self._values(handles, shared)
         try:
             left, answer = await self.actors[place].answer.remote(message, *values)
             if left:
@@ -116,9 +124,9 @@ class Keeper:
         """The references of some states."""
         return [self.kept[key] for key in keys]
 
-    async def count(self) -> int:
-        """How many states are kept here."""
-        return len(self.kept)
+    async def tally(self) -> Tally:
+        """What this keeper has, and what it took."""
+        return Tally(len(self.kept), time.process_time())
 
     async def _collect(self, ticket: int, place: int, number: int, clients: Sequence[ClientId]) -> None:
         method = self.actors[place].collect.options(num_returns=1 + len(clients))
@@ -127,15 +135,16 @@ class Keeper:
         await first
         self.kept.update(((ticket, client), state) for client, state in zip(clients, states, strict=True))
 
-    async def _values(self, handles: Sequence[Handle]) -> list[Any]:
+    async def _values(self, handles: Sequence[Handle], shared: Sequence[Any]) -> list[Any]:
         """References for an actor to be called with; Ray fetches what they refer to before the call begins."""
         wanted: dict[int, list[Key]] = defaultdict(list)
         for handle in handles:
-            if isinstance(handle, tuple):
+            if handle is not None:
                 wanted[handle[0]].append(handle[1])
-        found = dict(zip(wanted, await asyncio.gather(*map(self._borrow, wanted, wanted.values())), strict=True))
-        lent = {keeper: iter(states) for keeper, states in found.items()}
-        return [next(lent[handle[0]]) if isinstance(handle, tuple) else handle for handle in handles]
+        found = await asyncio.gather(*map(self._borrow, wanted, wanted.values()))
+        lent = {keeper: iter(states) for keeper, states in zip(wanted, found, strict=True)}
+        beside = iter(shared)
+        return [next(beside) if handle is None else next(lent[handle[0]]) for handle in handles]
 
     async def _borrow(self, keeper: int, keys: Sequence[Key]) -> list[Any]:
         if keeper == self.number:
@@ -177,9 +186,11 @@ class Keepers:
     def run(self, place: int, number: int, arguments: Sequence[Any], values: Collection[Any]) -> Any:
         """Call a place's actor through its keeper; what to take the answer from."""
         ticket = next(self.tickets)
-        handles = [(value.keeper, value.key) if isinstance(value, Kept) else value for value in values]
-        message = ray.cloudpickle.dumps(arguments)
-        reference = self._of(place).run.remote(ticket, place, number, message, handles, self._gone(place))
+        handles = [(value.keeper, value.key) if type(value) is Kept else None for value in values]
+        shared = [value for value in values if type(value) is not Kept]
+        # As bytes, which Ray does not look into; it would take longer over thousands of handles than all the rest.
+        order = pickle.dumps((ticket, place, number, ray.cloudpickle.dumps(arguments), handles, self._gone(place)))
+        reference = self._of(place).run.remote(order, *([shared] if shared else ()))
         self.out[reference] = place % len(self.actors), ticket
         return reference
 
@@ -211,9 +222,9 @@ class Keepers:
         """What a handle or a reference stands for."""
         return ray.get(self.direct([handle])[0])
 
-    def counts(self) -> list[int]:
-        """How many states each keeper holds."""
-        return self._told([actor.count.remote() for actor in self.actors])
+    def tallies(self) -> list[Tally]:
+        """What each keeper has, and what it took."""
+        return self._told([actor.tally.remote() for actor in self.actors])
 
     def dismiss(self) -> None:
         for actor in self.actors:

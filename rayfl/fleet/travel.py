@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rayfl.fleet.executor import Task, nbytes, walked
@@ -36,15 +36,30 @@ class Batch:
     clients: list[ClientId]
     inputs: dict[ClientId, Any]
     state: dict[ClientId, Any]
+    stored: dict[ClientId, dict[str, int]] = field(default_factory=dict)
+    """Of states that are objects as a whole, which of the values beside each entry is in: no Slot for each of thousands."""
 
     @classmethod
     def packed(cls, tasks: Sequence[Task], values: dict[Any, int]) -> Batch:
         inputs = {task.client: emptied(task.inputs, values) for task in tasks if task.inputs}
-        state = {task.client: emptied(task.state, values) for task in tasks if task.state}
-        return cls(tasks[0].t, [task.client for task in tasks], inputs, state)
+        state: dict[ClientId, Any] = {}
+        stored: dict[ClientId, dict[str, int]] = {}
+        for task in tasks:
+            if not task.state:
+                continue
+            if all(type(ref.handle) is not Here and ref.key == name for name, ref in task.state.items()):
+                stored[task.client] = {
+                    name: values.setdefault(ref.handle, len(values)) for name, ref in task.state.items()
+                }
+            else:
+                state[task.client] = {name: emptied_leaf(ref, values) for name, ref in task.state.items()}
+        return cls(tasks[0].t, [task.client for task in tasks], inputs, state, stored)
 
     def unpacked(self, values: Sequence[Any]) -> list[Task]:
         inputs, state = filled(self.inputs, values), filled(self.state, values)
+        state |= {
+            client: {name: values[i][name] for name, i in entries.items()} for client, entries in self.stored.items()
+        }
         return [Task(client, self.t, inputs.get(client, {}), state.get(client, {})) for client in self.clients]
 
 
@@ -52,8 +67,10 @@ def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]
     """The first tasks of a batch whose arguments stay under a size (at least one), and the others."""
     total = 0
     for position, task in enumerate(batch):
-        if task.inputs or task.state:
-            total += nbytes(task.inputs, scalars=False) + nbytes(task.state, scalars=False)
+        if task.inputs:
+            total += nbytes(task.inputs, scalars=False)
+        for ref in task.state.values():
+            total += ref.nbytes
         if position and total > limit:
             return batch[:position], batch[position:]
     return batch, []
@@ -61,15 +78,15 @@ def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]
 
 def emptied(value: Any, values: dict[Any, int]) -> Any:
     """Inputs with small values in place and a Slot for every stored object; `values` collects those, each once."""
+    return walked(value, lambda leaf: emptied_leaf(leaf, values))
 
-    def slot(leaf: Any) -> Any:
-        if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
-            return leaf
-        if isinstance(leaf.handle, Here):
-            return leaf.handle.value if leaf.key is None else leaf.handle.value[leaf.key]
-        return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
 
-    return walked(value, slot)
+def emptied_leaf(leaf: Any, values: dict[Any, int]) -> Any:
+    if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
+        return leaf
+    if isinstance(leaf.handle, Here):
+        return leaf.handle.value if leaf.key is None else leaf.handle.value[leaf.key]
+    return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
 
 
 def filled(value: Any, values: Sequence[Any]) -> Any:
