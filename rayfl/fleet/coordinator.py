@@ -193,7 +193,8 @@ def drive(
                 raise ResourceError(f"the coordinator died {deaths} times at round {reached}:\n{error}") from error
             if isinstance(error, ObjectLostError):
                 log.warning(
-                    "a node died with a part of the run after round %d; going on from the last checkpoint", reached
+                    "a node or a keeper died with a part of the run after round %d; going on from the last checkpoint",
+                    reached,
                 )
             else:
                 log.warning("the coordinator died after round %d and is started again", reached)

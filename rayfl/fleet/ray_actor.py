@@ -83,7 +83,7 @@ class ClientActor:
             return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small)
 
     def answer(self, message: bytes, *values: Any) -> tuple[list[ClientId], bytes]:
-        """`run` for a keeper, who hands on what it need not understand: whose states it is to collect, and an answer."""
+        """`run` for a keeper: whose states it is to collect, and an answer that it hands on unread."""
         answer = self.run(*pickle.loads(message), *values)
         return answer.elsewhere, packed(answer)
 

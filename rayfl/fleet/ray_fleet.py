@@ -212,7 +212,7 @@ class RayFleet(BaseFleet):
         if held.line is not None and short and not values:
             return held.line.call(*arguments)
         if self.keepers:
-            return self.keepers.run(place, number, arguments[:-len(values) or None], values)
+            return self.keepers.run(place, number, arguments[: -len(values) or None], values)
         return held.actor.run.remote(*arguments)
 
     def _call(self, place: int, batch: list[Task]) -> Call:

@@ -1,14 +1,15 @@
 """A table of client states in shards, each with a process that owns its objects.
 
-A Ray object belongs to whoever made the call that returned it, and owning one costs its owner a tenth of a millisecond
-and more. Where hundreds of actors leave large states that would be all that the coordinator does. So calls to a place go
-through its keeper, an actor that needs no processor of its own: it makes the call, collects what large states are left,
-and hands on the answer. The coordinator's table names a state (`Kept`); whoever wants it gets it from keeper to actor.
+A Ray object belongs to whoever made the call that returned it, and owning one costs its owner more than a tenth of a
+millisecond. Where hundreds of actors leave large states that would be all that the coordinator does. So calls to a
+place go through its keeper, an actor beside the pool: it makes the call, collects what large states are left, and hands
+on the answer. The coordinator's table names a state (`Kept`); whoever wants it gets it from keeper to actor.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import time
 from collections import defaultdict
@@ -56,8 +57,9 @@ class Died:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many states a keeper holds, and the processor seconds that it has had."""
+    """Which process a keeper is, how many states it holds, and the processor seconds that it has had."""
 
+    pid: int
     states: int
     seconds: float
 
@@ -126,7 +128,7 @@ class Keeper:
 
     async def tally(self) -> Tally:
         """What this keeper has, and what it took."""
-        return Tally(len(self.kept), time.process_time())
+        return Tally(os.getpid(), len(self.kept), time.process_time())
 
     async def _collect(self, ticket: int, place: int, number: int, clients: Sequence[ClientId]) -> None:
         method = self.actors[place].collect.options(num_returns=1 + len(clients))
@@ -241,7 +243,7 @@ class Keepers:
         return {client: Kept(keeper, (ticket, client), self.gone[keeper]) for client in clients}
 
     def _gone(self, place: int) -> list[Key]:
-        """What the keeper of a place may drop. Handles may go in any thread meanwhile, and are then for the next call."""
+        """What the keeper of a place may drop. Handles that go in another thread meanwhile are for the next call."""
         gone = self.gone[place % len(self.actors)]
         known = gone[: len(gone)]
         del gone[: len(known)]

@@ -37,7 +37,7 @@ class Batch:
     inputs: dict[ClientId, Any]
     state: dict[ClientId, Any]
     stored: dict[ClientId, dict[str, int]] = field(default_factory=dict)
-    """Of states that are objects as a whole, which of the values beside each entry is in: no Slot for each of thousands."""
+    """For states that are stored objects: which value an entry is in. Slots for thousands would take longer."""
 
     @classmethod
     def packed(cls, tasks: Sequence[Task], values: dict[Any, int]) -> Batch:
