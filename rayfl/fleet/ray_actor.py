@@ -82,9 +82,10 @@ class ClientActor:
                 return Answer(done, states=small)
             return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small)
 
-    def answer(self, message: bytes, *values: Any) -> tuple[list[ClientId], bytes]:
+    def answer(self, common: bytes, own: bytes, *values: Any) -> tuple[list[ClientId], bytes]:
         """`run` for a keeper: whose states it is to collect, and an answer that it hands on unread."""
-        answer = self.run(*pickle.loads(message), *values)
+        (phase, shared), (number, batch, free, expected) = pickle.loads(common), pickle.loads(own)
+        answer = self.run(number, phase, batch, shared, free, expected, *values)
         return answer.elsewhere, packed(answer)
 
     def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -23,8 +23,8 @@ from rayfl.fleet.cores import current
 from rayfl.fleet.executor import Done, Holdings, Task, copied, nbytes, walked
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Plan
-from rayfl.fleet.ray_keeper import Keepers
-from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of
+from rayfl.fleet.ray_keepers import Keepers
+from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError
 from rayfl.fleet.ray_places import Call, Hiring, Place
 from rayfl.fleet.ray_replies import RayReplies
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
@@ -134,48 +134,56 @@ class RayFleet(BaseFleet):
         running: dict[Any, Call] = {}
         done: dict[ClientId, Done] = {}
         stored: dict[ClientId, Any] = {}
-        while plan or running:
-            busy = {call.place for call in running.values()}
-            for place in self._others_first(self._present()):
-                if place in busy or not plan:
-                    continue
-                batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
-                if rest:
-                    plan.put_back(rest)
-                with self.clock.running("broadcast"):
-                    sent_off = self._run(place, number, phase, batch, shared, early.expected)
-                running[sent_off] = self._call(place, batch)
+        raised = False
+        while (plan or running) and not raised:
+            self._hand_out(plan, running, lambda place, batch: (place, number, phase, batch, shared, early.expected))
             if len(running) < len(self.pool):  # there is a processor with nothing to do
                 self.draw_ahead()
-            finished = first_of([*self.errands, *running, *self.awaited])
-            if finished in self.awaited:
-                continue
-            if finished in self.errands:
-                self.errands[finished].answered(finished)
-                continue
-            call = running.pop(finished)
-            answer = self._answer(finished, call, lives)
-            if answer is None:
-                plan.put_back(call.batch)
-            elif call.answer is None and (leaving := answer.elsewhere):
-                # A state must outlive its actor: only what has been collected is done.
-                first, *handles = self._collect(call.place, number, leaving)
-                states = dict(zip(leaving, handles, strict=True))
-                running[first] = replace(call, answer=answer, states=states)
-            else:
-                answer = call.answer or answer
-                outcomes = answer.done
-                early.answers.append(answer)
-                done |= {outcome.client: outcome for outcome in outcomes}
-                stored |= {**call.states, **answer.kept}
-                # Copied: a view of one state would keep the whole answer in memory.
-                stored |= {client: Here(walked(state, copied)) for client, state in answer.states.items()}
-                lies = (call.place, call.generation)
-                self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
-                if any(outcome.error for outcome in outcomes):
-                    break
-                self._learn_speed(outcomes, call)
+            for finished in self.keepers.ready([*self.errands, *running, *self.awaited]):
+                if finished in self.errands:
+                    self.errands[finished].answered(finished)
+                if finished not in running:
+                    continue
+                call = running.pop(finished)
+                answer = self._answer(finished, call, lives)
+                if answer is None:
+                    plan.put_back(call.batch)
+                elif call.answer is None and (leaving := answer.elsewhere):
+                    # A state must outlive its actor: only what has been collected is done.
+                    first, *handles = self._collect(call.place, number, leaving)
+                    states = dict(zip(leaving, handles, strict=True))
+                    running[first] = replace(call, answer=answer, states=states)
+                else:
+                    answer = call.answer or answer
+                    outcomes = answer.done
+                    early.answers.append(answer)
+                    done |= {outcome.client: outcome for outcome in outcomes}
+                    stored |= {**call.states, **answer.kept}
+                    # Copied: a view of one state would keep the whole answer in memory.
+                    stored |= {client: Here(walked(state, copied)) for client, state in answer.states.items()}
+                    lies = (call.place, call.generation)
+                    self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
+                    if any(outcome.error for outcome in outcomes):
+                        raised = True
+                        break
+                    self._learn_speed(outcomes, call)
+        self.keepers.rest()
         return {client: done[client] for client in sorted(done)}, stored
+
+    def _hand_out(self, plan: Plan[Task], running: dict[Any, Call], call: Callable[[int, list[Task]], Any]) -> None:
+        """Give every actor that has nothing to do the next piece of a plan."""
+        busy = {call.place for call in running.values()}
+        for place in self._others_first(self._present()):
+            if place in busy or not plan:
+                continue
+            batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
+            if rest:
+                plan.put_back(rest)
+            with self.clock.running("broadcast"):
+                sent_off = self._run(*call(place, batch))
+            running[sent_off] = self._call(place, batch)
+        with self.clock.running("broadcast"):
+            self.keepers.send()
 
     def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
         tasks = self._tasks(list(each), each)
@@ -201,18 +209,20 @@ class RayFleet(BaseFleet):
         errand: bool = False,
     ) -> Any:
         """Send tasks to a place; what to take the answer from."""
-        values: dict[Any, int] = {}
-        batch, common = Batch.packed(tasks, values), emptied(shared, values)
         held = self.pool[place]
         freed, held.freed = held.freed, []
-        part = None if expected is None else expected.part(batch.clients)
-        arguments = (number, phase, batch, common, freed, part, *values)
+        part = None if expected is None else expected.part([task.client for task in tasks])
         # Who waits for a line looks at nothing else: it is for calls that are over in a moment.
-        short = held.short_calls >= SHORT_CALLS and not errand
-        if held.line is not None and short and not values:
-            return held.line.call(*arguments)
+        line = held.line if held.short_calls >= SHORT_CALLS and not errand else None
+        if self.keepers and line is None:
+            return self.keepers.run(place, number, phase, tasks, shared, freed, part)
+        values: dict[Any, int] = {}
+        batch, common = Batch.packed(tasks, values), emptied(shared, values)
+        arguments = (number, phase, batch, common, freed, part, *values)
+        if line is not None and not values:
+            return line.call(*arguments)
         if self.keepers:
-            return self.keepers.run(place, number, arguments[: -len(values) or None], values)
+            return self.keepers.run(place, number, phase, tasks, shared, freed, part)
         return held.actor.run.remote(*arguments)
 
     def _call(self, place: int, batch: list[Task]) -> Call:
@@ -331,6 +341,7 @@ class RayErrand(Errand):
         reference = self.fleet._run(call.place, self.number, self.phase, call.batch, self.shared, errand=True)
         self.calls[reference] = call
         self.fleet.errands[reference] = self
+        self.fleet.keepers.send()
 
     def answered(self, reference: Any) -> None:
         """Take what one call answered; the last one ends the errand."""
@@ -346,4 +357,4 @@ class RayErrand(Errand):
 
     def wait(self) -> None:
         while self.calls:
-            self.answered(ray.wait(list(self.calls), num_returns=1)[0][0])
+            self.answered(self.fleet.keepers.ready(list(self.calls))[0])
