@@ -36,7 +36,7 @@ class Answer:
 
     done: list[Done]
     sum: Partial | None = None
-    states: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
+    states: Mapping[ClientId, bytes] = field(default_factory=dict)
     kept: Mapping[ClientId, Any] = field(default_factory=dict)
     """Handles of the large states, where a keeper has collected them."""
 

@@ -88,12 +88,12 @@ class ClientActor:
         answer = self.run(number, phase, batch, shared, free, expected, *values)
         return answer.elsewhere, packed(answer)
 
-    def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, Any]:
+    def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, bytes]:
         """Keep the large ones of the states that a map left; the small ones travel at once."""
-        small: dict[ClientId, Any] = {}
+        small: dict[ClientId, bytes] = {}
         for done, state in left:
             if sum(done.state_bytes.values()) <= STATE_BYTES:
-                small[done.client] = dict(state)
+                small[done.client] = packed(dict(state))
             else:
                 self.states[number, done.client] = dict(state)
         return small

@@ -20,7 +20,7 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
 from rayfl.fleet.cores import current
-from rayfl.fleet.executor import Done, Holdings, Task, copied, nbytes, walked
+from rayfl.fleet.executor import Done, Holdings, Task, nbytes
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.placement import Plan
 from rayfl.fleet.ray_keepers import Keepers
@@ -28,7 +28,7 @@ from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineE
 from rayfl.fleet.ray_places import Call, Hiring, Place
 from rayfl.fleet.ray_replies import RayReplies
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
-from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, emptied, within_limit
+from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, Sealed, emptied, within_limit
 
 log = logging.getLogger("rayfl")
 
@@ -159,8 +159,7 @@ class RayFleet(BaseFleet):
                     early.answers.append(answer)
                     done |= {outcome.client: outcome for outcome in outcomes}
                     stored |= {**call.states, **answer.kept}
-                    # Copied: a view of one state would keep the whole answer in memory.
-                    stored |= {client: Here(walked(state, copied)) for client, state in answer.states.items()}
+                    stored |= {client: Sealed(state) for client, state in answer.states.items()}
                     lies = (call.place, call.generation)
                     self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
                     if any(outcome.error for outcome in outcomes):

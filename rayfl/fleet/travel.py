@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayfl.fleet.executor import Task, nbytes, walked
+from rayfl.fleet.executor import Task, copied, nbytes, walked
 from rayfl.fleet.seam import ClientId, DataRef, Ref
 
 INLINE_BYTES = 64 << 10  # larger arrays lie in the object store, once a node
@@ -28,6 +29,19 @@ class Here:
     value: Any
 
 
+class Sealed(Here):
+    """A small state as the actor packed it. Whoever keeps those of thousands need not look into them."""
+
+    def __init__(self, packed: bytes) -> None:
+        object.__setattr__(self, "packed", packed)
+
+    packed: bytes
+
+    @property
+    def value(self) -> Any:
+        return walked(pickle.loads(self.packed), copied)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Tasks of one round as they travel: thousands of clients, few of which have inputs or state of their own."""
@@ -35,31 +49,39 @@ class Batch:
     t: int
     clients: list[ClientId]
     inputs: dict[ClientId, Any]
-    state: dict[ClientId, Any]
+    state: dict[ClientId, Any] = field(default_factory=dict)
     stored: dict[ClientId, dict[str, int]] = field(default_factory=dict)
     """For states that are stored objects: which value an entry is in. Slots for thousands would take longer."""
+    sealed: dict[ClientId, tuple[list[str], bytes]] = field(default_factory=dict)
 
     @classmethod
     def packed(cls, tasks: Sequence[Task], values: dict[Any, int]) -> Batch:
         inputs = {task.client: emptied(task.inputs, values) for task in tasks if task.inputs}
-        state: dict[ClientId, Any] = {}
-        stored: dict[ClientId, dict[str, int]] = {}
+        batch = cls(tasks[0].t, [task.client for task in tasks], inputs)
         for task in tasks:
-            if not task.state:
-                continue
-            if all(type(ref.handle) is not Here and ref.key == name for name, ref in task.state.items()):
-                stored[task.client] = {
-                    name: values.setdefault(ref.handle, len(values)) for name, ref in task.state.items()
-                }
-            else:
-                state[task.client] = {name: emptied_leaf(ref, values) for name, ref in task.state.items()}
-        return cls(tasks[0].t, [task.client for task in tasks], inputs, state, stored)
+            if task.state:
+                batch._pack(task.client, task.state, values)
+        return batch
+
+    def _pack(self, client: ClientId, state: Mapping[str, Ref], values: dict[Any, int]) -> None:
+        handles = [ref.handle for ref in state.values()]
+        first = handles[0]
+        whole = [ref.key for ref in state.values()] == list(state)
+        if whole and type(first) is Sealed and all(handle is first for handle in handles):
+            # The names for their order, which a phase may see.
+            self.sealed[client] = list(state), first.packed
+        elif whole and not any(isinstance(handle, Here) for handle in handles):
+            self.stored[client] = {name: values.setdefault(ref.handle, len(values)) for name, ref in state.items()}
+        else:
+            self.state[client] = {name: emptied_leaf(ref, values) for name, ref in state.items()}
 
     def unpacked(self, values: Sequence[Any]) -> list[Task]:
         inputs, state = filled(self.inputs, values), filled(self.state, values)
-        state |= {
-            client: {name: values[i][name] for name, i in entries.items()} for client, entries in self.stored.items()
-        }
+        for client, entries in self.stored.items():
+            state[client] = {name: values[i][name] for name, i in entries.items()}
+        for client, (names, packed) in self.sealed.items():
+            held = pickle.loads(packed)
+            state[client] = {name: held[name] for name in names}
         return [Task(client, self.t, inputs.get(client, {}), state.get(client, {})) for client in self.clients]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
@@ -25,7 +27,7 @@ from rayfl.fleet.ray_keeper import Keeper, KeeperDied, Post
 from rayfl.fleet.ray_keepers import Keepers, Kept
 from rayfl.fleet.ray_line import SHORT_CALLS
 from rayfl.fleet.seam import Ref
-from rayfl.fleet.travel import STATE_BYTES, Batch, Here
+from rayfl.fleet.travel import STATE_BYTES, Batch, Here, Sealed
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, cleared, ray_fleet
 from tests.reliability.drills import SETTINGS
@@ -126,7 +128,7 @@ def test_large_states_are_kept_and_small_ones_travel(kept: RayFleet) -> None:
     kept.map(phases.remember, CLIENTS, each=each, value=5.0)
     handles = {client: kept.table[client]["v"].handle for client in CLIENTS}
     assert {client: type(handle) for client, handle in handles.items()} == {
-        client: Kept if client % 2 else Here for client in CLIENTS
+        client: Kept if client % 2 else Sealed for client in CLIENTS
     }
     got = kept.map(phases.remember, CLIENTS, value=0.0)
     assert {client: report["before"] for client, report in got.items()} == {
@@ -324,16 +326,21 @@ def test_tickets_are_never_given_twice(kept: RayFleet) -> None:
     assert len(set(seen)) == 3
 
 
-def test_whole_states_travel_as_numbers_and_come_back() -> None:
+def test_whole_states_travel_unopened_and_come_back() -> None:
     whole = {"w": Ref("a", "w", 5), "y": Ref("b", "y", 5)}
     mixed = {"w": Ref("a", "w", 5), "v": Ref(Here({"v": 8}), "v", 5)}
-    tasks = [Task(i, 2, {}, state) for i, state in enumerate([whole, mixed, {}, {"x": Ref("a", "w")}])]
+    sealed = Sealed(pickle.dumps({"v": np.arange(3), "log": [7]}))
+    small = {"log": Ref(sealed, "log", 5), "v": Ref(sealed, "v", 5)}
+    tasks = [Task(i, 2, {}, state) for i, state in enumerate([whole, mixed, {}, {"x": Ref("a", "w")}, small])]
     values: dict[Any, int] = {}
     batch = Batch.packed(tasks, values)
     assert batch.stored == {0: {"w": 0, "y": 1}}
     assert list(values) == ["a", "b"]
     back = batch.unpacked([{"w": 1}, {"y": 2}])
-    assert [dict(task.state) for task in back] == [{"w": 1, "y": 2}, {"w": 1, "v": 8}, {}, {"x": 1}]
+    assert [dict(task.state) for task in back[:4]] == [{"w": 1, "y": 2}, {"w": 1, "v": 8}, {}, {"x": 1}]
+    assert list(back[4].state) == ["log", "v"]
+    assert (back[4].state["log"], back[4].state["v"].tolist()) == ([7], [0, 1, 2])
+    assert not sealed.value["v"].flags.writeable
 
 
 def test_states_that_were_collected_are_nowhere_else() -> None:
@@ -341,7 +348,7 @@ def test_states_that_were_collected_are_nowhere_else() -> None:
 
     done = [Done(client, state_bytes={"w": 9}) for client in range(3)] + [Done(3)]
     assert Answer(done).elsewhere == [0, 1, 2]
-    assert Answer(done, states={0: {}}, kept={2: None}).elsewhere == [1]
+    assert Answer(done, states={0: b""}, kept={2: None}).elsewhere == [1]
 
 
 def test_a_keeper_drops_what_it_never_had() -> None:
