@@ -42,6 +42,9 @@ class Sealed(Here):
         return walked(pickle.loads(self.packed), copied)
 
 
+IN_PLACE = {Here, Sealed}
+
+
 @dataclass(frozen=True)
 class Batch:
     """Tasks of one round as they travel: thousands of clients, few of which have inputs or state of their own."""
@@ -64,14 +67,15 @@ class Batch:
         return batch
 
     def _pack(self, client: ClientId, state: Mapping[str, Ref], values: dict[Any, int]) -> None:
-        handles = [ref.handle for ref in state.values()]
-        first = handles[0]
+        handles = {ref.handle for ref in state.values()}
+        kinds = set(map(type, handles))
         whole = [ref.key for ref in state.values()] == list(state)
-        if whole and type(first) is Sealed and all(handle is first for handle in handles):
-            # The names for their order, which a phase may see.
-            self.sealed[client] = list(state), first.packed
-        elif whole and not any(isinstance(handle, Here) for handle in handles):
+        if whole and not kinds & IN_PLACE:
             self.stored[client] = {name: values.setdefault(ref.handle, len(values)) for name, ref in state.items()}
+        elif whole and kinds == {Sealed} and len(handles) == 1:
+            (sealed,) = handles
+            # The names for their order, which a phase may see.
+            self.sealed[client] = list(state), sealed.packed
         else:
             self.state[client] = {name: emptied_leaf(ref, values) for name, ref in state.items()}
 

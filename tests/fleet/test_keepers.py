@@ -235,6 +235,28 @@ def test_keepers_end_with_their_fleet(mortal: RayFleet) -> None:
             ray.get(actor.tally.remote())
 
 
+class Owner:
+    """A process that has keepers, as the coordinator does."""
+
+    def __init__(self) -> None:
+        self.keepers = Keepers(2)
+
+    def pids(self) -> list[int]:
+        return [tally.pid for tally in self.keepers.tallies()]
+
+
+def test_keepers_end_with_whoever_started_them(cluster: None) -> None:
+    """A coordinator that is killed dismisses nobody."""
+    owner = ray.remote(Owner).options(num_cpus=0).remote()
+    pids = ray.get(owner.pids.remote())
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    ray.kill(owner)
+    started = time.monotonic()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() - started < 30
+        time.sleep(0.05)
+
+
 # -- beside lines ----------------------------------------------------------------------------------------------------
 
 
