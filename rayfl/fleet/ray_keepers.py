@@ -10,7 +10,8 @@ from itertools import count
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnschedulableError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayfl.fleet.executor import Task
 from rayfl.fleet.expected import Answer, Expected
@@ -80,8 +81,11 @@ class Keepers:
     """All of a fleet's keepers; of none, it is a way round nothing."""
 
     def __init__(self, number: int) -> None:
-        remote = ray.remote(Keeper).options(num_cpus=0, max_restarts=0, scheduling_strategy=spread())
-        self.actors = [remote.remote(i) for i in range(number)]
+        remote = ray.remote(Keeper)
+        self.actors = [
+            remote.options(num_cpus=0, max_restarts=0, scheduling_strategy=where).remote(i)
+            for i, where in enumerate(spread(number))
+        ]
         self.boxes = [Outbox() for _ in self.actors]
         self.exchanges: dict[Any, int] = {}
         self.tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
@@ -229,10 +233,14 @@ class Keepers:
         """What keepers answer."""
         try:
             return list(ray.get(references))
-        except RayActorError as error:
+        except (RayActorError, ActorUnschedulableError) as error:
             raise KeeperDied(str(error)) from error
 
 
-def spread() -> Any:
-    """Over the nodes; but what belongs to a trial of a sweep stays in its placement group, and ends with it."""
-    return "SPREAD" if ray.util.get_current_placement_group() is None else None
+def spread(number: int) -> list[Any]:
+    """Over the nodes that have processors. What belongs to a trial of a sweep stays in its placement group, and ends
+    with it. Elsewhere each is bound to its node: who asks for no processor is put on any one by all gentler rules."""
+    if not number or ray.util.get_current_placement_group() is not None:
+        return [None] * number
+    nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
+    return [NodeAffinitySchedulingStrategy(nodes[i % len(nodes)], soft=False) for i in range(number)]
