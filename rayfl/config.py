@@ -76,6 +76,9 @@ class Resources(Section):
     """A fraction of a GPU for each actor; by default none on a CPU, and a quarter where the device is a GPU. `auto`
     measures what one client takes."""
     actors: Count | Literal["auto"] = "auto"
+    keepers: Natural | Literal["auto"] = "auto"
+    """Processes that own the large states which clients leave, so that the coordinator need not; they take no processor
+    of their own. `auto`: none up to 64 actors, then one for every 64."""
 
 
 class Checkpointing(Section):

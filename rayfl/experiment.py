@@ -267,6 +267,7 @@ def hired(config: Config, dataset: Dataset, scenario: Scenario, holdings: Holdin
         config.device,
         config.training.cohort(config.clients),
         lambda: measured_share(spec_of(config, dataset, scenario, "cuda"), holdings, wanted.cpus_per_client),
+        wanted.keepers,
     )
     return stored(spec_of(config, dataset, scenario, "cuda" if placement.cuda else "cpu"), holdings, placement)
 

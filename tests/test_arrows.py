@@ -29,7 +29,7 @@ UPSTAIRS = {"study": {"report", "tuning"}, "tuning": {"report", "study"}, "repor
 
 ONLY_IN = {
     "ray": {
-        *(f"fleet/ray_{part}.py" for part in ("actor", "fleet", "line", "places", "replies")),
+        *(f"fleet/ray_{part}.py" for part in ("actor", "fleet", "keeper", "keepers", "line", "places", "replies")),
         "fleet/connection.py",
         "fleet/coordinator.py",
         "fleet/probe.py",

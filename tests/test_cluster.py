@@ -92,6 +92,15 @@ def test_client_actors_on_two_nodes_change_no_bit(
     wait_for(lambda: actors(head[0]) == actors(worker) == 0, "end of all client actors")
 
 
+def test_keepers_on_two_nodes_change_no_bit(start: Start, head: Head, worker: Node, tmp_path: Path) -> None:
+    """States of either node's clients, owned on one and wanted on the other."""
+    drill = start("resources.cpus_per_client=1", "resources.keepers=2", "model={name: mlp, hidden: [1024]}")
+    assert [len(node.processes("ray::Keeper")) for node in (head[0], worker)] == [1, 1]
+    assert drill.ended() == 0, drill.text
+    assert comparable(drill.directory) == in_one_process(tmp_path / "inline", model=WIDE)
+    wait_for(lambda: not any(node.processes("ray::Keeper") for node in (head[0], worker)), "end of all keepers")
+
+
 def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
     start: Start, worker: Node, undisturbed: Comparable
 ) -> None:
@@ -111,4 +120,4 @@ def test_what_only_a_dead_node_held_is_computed_again_from_the_last_checkpoint(
     os.kill(worker.raylet, signal.SIGKILL)
     assert drill.ended() == 0, drill.text
     assert comparable(drill.directory) == in_one_process(tmp_path / "inline", model=WIDE)
-    assert "a node died with a part of the run" in drill.text
+    assert "died with a part of the run" in drill.text

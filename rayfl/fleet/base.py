@@ -305,9 +305,10 @@ class BaseFleet(Fleet):
     def _commit(self, stored: Mapping[ClientId, Any], done: Mapping[ClientId, Done]) -> None:
         for client, handle in stored.items():
             refs = {key: Ref(handle, key, size) for key, size in done[client].state_bytes.items()}
+            known = self.table.get(client, NOTHING)
             if refs:
                 # A client's entries are never changed in place: a snapshot of the table is a copy of its outer mapping.
-                self.table[client] = {**self.table.get(client, {}), **refs}
+                self.table[client] = refs if list(known) == list(refs) else {**known, **refs}
 
     def _account(self, done: Iterable[Done], tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]) -> None:
         outcomes = list(done)

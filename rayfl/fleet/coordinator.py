@@ -12,7 +12,7 @@ from rayfl.errors import RayflError, ResourceError, broken
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.garbage import settling_in
-from rayfl.fleet.placement import Placement
+from rayfl.fleet.placement import Placement, keepers_for
 
 if TYPE_CHECKING:
     from rayfl.fleet.ray_places import Hiring
@@ -109,6 +109,7 @@ def placed(
     device: str,
     cohort: int,
     probe: Callable[[], float] | None = None,
+    keepers: int | str = 0,
 ) -> Placement:
     """A placement that the cluster can hold, or a ResourceError that says what is missing.
 
@@ -139,7 +140,8 @@ def placed(
         raise ResourceError(
             broken(rule, found, "Lower resources.actors, resources.cpus_per_client or gpus_per_client.")
         )
-    return Placement(min(room, cohort) if actors == "auto" else int(actors), cpus, share, cuda)
+    count = min(room, cohort) if actors == "auto" else int(actors)
+    return Placement(count, cpus, share, cuda, keepers_for(keepers, count))
 
 
 def room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
@@ -191,7 +193,8 @@ def drive(
                 raise ResourceError(f"the coordinator died {deaths} times at round {reached}:\n{error}") from error
             if isinstance(error, ObjectLostError):
                 log.warning(
-                    "a node died with a part of the run after round %d; going on from the last checkpoint", reached
+                    "a node or a keeper died with a part of the run after round %d; going on from the last checkpoint",
+                    reached,
                 )
             else:
                 log.warning("the coordinator died after round %d and is started again", reached)

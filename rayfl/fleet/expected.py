@@ -37,14 +37,17 @@ class Answer:
 
     done: list[Done]
     sum: Partial | None = None
-    states: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
+    states: Mapping[ClientId, bytes] = field(default_factory=dict)
     pages: Mapping[ClientId, Mapping[str, Page]] = field(default_factory=dict)
     """Where large updates lie for all to see, as far as they were made there."""
+    kept: Mapping[ClientId, Any] = field(default_factory=dict)
+    """Handles of the large states, where a keeper has collected them."""
 
     @property
     def elsewhere(self) -> list[ClientId]:
         """Clients whose state is still at the actor."""
-        return [done.client for done in self.done if done.state_bytes and done.client not in self.states]
+        known = {*self.states, *self.kept}
+        return [done.client for done in self.done if done.state_bytes and done.client not in known]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Placement may use measured times because it cannot change a result.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ T = TypeVar("T")
 
 HEAD_SHARE = 0.8
 GRAIN_SECONDS = 0.02  # a call costs about a millisecond; handing out less work than this is waste
+ACTORS_A_KEEPER = 64
 CALL_SECONDS = 0.001  # who sends to hundreds of actors must have time for all of them before the first comes back
 
 
@@ -26,6 +28,15 @@ class Placement:
     cpus: float = 1.0
     gpus: float = 0.0
     cuda: bool = False
+    keepers: int = 0
+
+
+def keepers_for(wanted: int | str, actors: int) -> int:
+    """How many processes keep large states: what was asked for, or by `auto` one for ACTORS_A_KEEPER actors where the
+    coordinator alone would have too much to do."""
+    if wanted != "auto":
+        return int(wanted)
+    return 0 if actors <= ACTORS_A_KEEPER else math.ceil(actors / ACTORS_A_KEEPER)
 
 
 class Plan(Generic[T]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from rayfl.fleet.garbage import settling_in
 from rayfl.fleet.pages import Opened, Page, Pages
 from rayfl.fleet.placement import Placement
 from rayfl.fleet.probe import footprint
-from rayfl.fleet.ray_line import answered
+from rayfl.fleet.ray_line import answered, packed
 from rayfl.fleet.seam import ClientId, Phase, Vector
 from rayfl.fleet.travel import STATE_BYTES, Batch, filled
 
@@ -88,12 +89,18 @@ class ClientActor:
                 return Answer(done, None, small, pages)
             return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small, pages)
 
-    def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, Any]:
+    def answer(self, common: bytes, own: bytes, *values: Any) -> tuple[list[ClientId], bytes]:
+        """`run` for a keeper: whose states it is to collect, and an answer that it hands on unread."""
+        (phase, shared), (number, batch, free, expected) = pickle.loads(common), pickle.loads(own)
+        answer = self.run(number, phase, batch, shared, free, expected, *values)
+        return answer.elsewhere, packed(answer)
+
+    def _keep(self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]) -> dict[ClientId, bytes]:
         """Keep the large ones of the states that a map left; the small ones travel at once."""
-        small: dict[ClientId, Any] = {}
+        small: dict[ClientId, bytes] = {}
         for done, state in left:
             if sum(done.state_bytes.values()) <= STATE_BYTES:
-                small[done.client] = dict(state)
+                small[done.client] = packed(dict(state))
             else:
                 self.states[number, done.client] = dict(state)
         return small

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,15 +20,16 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
 from rayfl.fleet.cores import current
-from rayfl.fleet.executor import Done, Holdings, Task, copied, nbytes, walked
+from rayfl.fleet.executor import Done, Holdings, Task, nbytes
 from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.pages import SUPPORTED, Page, Pages
 from rayfl.fleet.placement import Plan
-from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, first_of, taken
+from rayfl.fleet.ray_keepers import Keepers
+from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError
 from rayfl.fleet.ray_places import Call, Hiring, Place
 from rayfl.fleet.ray_replies import RayReplies
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
-from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, emptied, within_limit
+from rayfl.fleet.travel import INLINE_BYTES, Batch, Here, Sealed, emptied, within_limit
 
 log = logging.getLogger("rayfl")
 
@@ -50,6 +51,8 @@ class RayFleet(BaseFleet):
         # An actor is given work once it has answered: until then there may be no room for it on the cluster.
         self.awaited = {place.actor.hello.remote(): number for number, place in enumerate(self.pool)}
         self.hellos: list[dict[str, Any]] = [{} for _ in self.pool]
+        self.keepers = Keepers(hiring.placement.keepers)
+        self.keepers.engage({number: place.actor for number, place in enumerate(self.pool)})
         self.seconds_per_sample = 0.0
         self.where: dict[int, dict[ClientId, tuple[int, int]]] = defaultdict(dict)
         self.errands: dict[Any, RayErrand] = {}
@@ -100,6 +103,7 @@ class RayFleet(BaseFleet):
             self._replace(place, error, stillbirths)
 
     def close(self) -> None:
+        self.keepers.dismiss()
         for place in self.pool:
             place.dismiss()
 
@@ -118,7 +122,7 @@ class RayFleet(BaseFleet):
         return Ref(ray.put(value), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
-        value = ref.handle.value if isinstance(ref.handle, Here) else ray.get(ref.handle)
+        value = ref.handle.value if isinstance(ref.handle, Here) else self.keepers.get(ref.handle)
         return value if ref.key is None else value[ref.key]
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -133,52 +137,62 @@ class RayFleet(BaseFleet):
         running: dict[Any, Call] = {}
         done: dict[ClientId, Done] = {}
         stored: dict[ClientId, Any] = {}
-        while plan or running:
-            busy = {call.place for call in running.values()}
-            for place in self._others_first(self._present()):
-                if place in busy or not plan:
-                    continue
-                batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
-                if rest:
-                    plan.put_back(rest)
-                with self.clock.running("broadcast"):
-                    sent_off = self._run(place, number, phase, batch, shared, early.expected)
-                running[sent_off] = self._call(place, batch)
+        raised = False
+        while (plan or running) and not raised:
+            self._hand_out(plan, running, lambda place, batch: (place, number, phase, batch, shared, early.expected))
             if len(running) < len(self.pool):  # there is a processor with nothing to do
                 self.draw_ahead()
-            finished = first_of([*self.errands, *running, *self.awaited])
-            if finished in self.awaited:
-                continue
-            if finished in self.errands:
-                self.errands[finished].answered(finished)
-                continue
-            call = running.pop(finished)
-            answer = self._answer(finished, call, lives)
-            if answer is None:
-                plan.put_back(call.batch)
-            elif call.answer is None and (leaving := answer.elsewhere):
-                # A state must outlive its actor: only what has been collected is done.
-                first, *handles = self._collect(call.place, number, leaving)
-                states = dict(zip(leaving, handles, strict=True))
-                running[first] = replace(call, answer=answer, states=states)
-            else:
-                answer = call.answer or answer
-                outcomes = answer.done
-                early.answers.append(answer)
-                done |= {outcome.client: outcome for outcome in outcomes}
-                stored |= call.states
-                # Copied: a view of one state would keep the whole answer in memory.
-                stored |= {client: Here(walked(state, copied)) for client, state in answer.states.items()}
-                lies = (call.place, call.generation)
-                self.where[number] |= dict.fromkeys([outcome.client for outcome in outcomes], lies)
-                if answer.pages or number in self.on_pages:
-                    # All of them: one that is made again may lie elsewhere than before.
-                    news = {outcome.client: answer.pages.get(outcome.client, {}) for outcome in outcomes}
-                    self.on_pages[number] |= news
-                if any(outcome.error for outcome in outcomes):
-                    break
-                self._learn_speed(outcomes, call)
+            for finished in self.keepers.ready([*self.errands, *running, *self.awaited]):
+                if finished in self.errands:
+                    self.errands[finished].answered(finished)
+                if finished not in running:
+                    continue
+                call = running.pop(finished)
+                answer = self._answer(finished, call, lives)
+                if answer is None:
+                    plan.put_back(call.batch)
+                elif call.answer is None and (leaving := answer.elsewhere):
+                    # A state must outlive its actor: only what has been collected is done.
+                    first, *handles = self._collect(call.place, number, leaving)
+                    states = dict(zip(leaving, handles, strict=True))
+                    running[first] = replace(call, answer=answer, states=states)
+                else:
+                    answer = call.answer or answer
+                    early.answers.append(answer)
+                    done |= {outcome.client: outcome for outcome in answer.done}
+                    stored |= {**call.states, **answer.kept}
+                    stored |= {client: Sealed(state) for client, state in answer.states.items()}
+                    self._note_places(number, call, answer)
+                    if any(outcome.error for outcome in answer.done):
+                        raised = True
+                        break
+                    self._learn_speed(answer.done, call)
+        self.keepers.rest()
         return {client: done[client] for client in sorted(done)}, stored
+
+    def _note_places(self, number: int, call: Call, answer: Answer) -> None:
+        """Where the updates of an answer lie."""
+        lies = (call.place, call.generation)
+        self.where[number] |= dict.fromkeys([outcome.client for outcome in answer.done], lies)
+        if answer.pages or number in self.on_pages:
+            # All of them: one that is made again may lie elsewhere than before.
+            news = {outcome.client: answer.pages.get(outcome.client, {}) for outcome in answer.done}
+            self.on_pages[number] |= news
+
+    def _hand_out(self, plan: Plan[Task], running: dict[Any, Call], call: Callable[[int, list[Task]], Any]) -> None:
+        """Give every actor that has nothing to do the next piece of a plan."""
+        busy = {call.place for call in running.values()}
+        for place in self._others_first(self._present()):
+            if place in busy or not plan:
+                continue
+            batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
+            if rest:
+                plan.put_back(rest)
+            with self.clock.running("broadcast"):
+                sent_off = self._run(*call(place, batch))
+            running[sent_off] = self._call(place, batch)
+        with self.clock.running("broadcast"):
+            self.keepers.send()
 
     def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
         tasks = self._tasks(list(each), each)
@@ -204,29 +218,35 @@ class RayFleet(BaseFleet):
         errand: bool = False,
     ) -> Any:
         """Send tasks to a place; what to take the answer from."""
-        values: dict[Any, int] = {}
-        batch, common = Batch.packed(tasks, values), emptied(shared, values)
         held = self.pool[place]
         freed, held.freed = held.freed, []
-        part = None if expected is None else expected.part(batch.clients)
-        arguments = (number, phase, batch, common, freed, part, *values)
+        part = None if expected is None else expected.part([task.client for task in tasks])
         # Who waits for a line looks at nothing else: it is for calls that are over in a moment.
-        short = held.short_calls >= SHORT_CALLS and not errand
-        if held.line is not None and short and not values:
-            return held.line.call(*arguments)
+        line = held.line if held.short_calls >= SHORT_CALLS and not errand else None
+        if self.keepers and line is None:
+            return self.keepers.run(place, number, phase, tasks, shared, freed, part)
+        values: dict[Any, int] = {}
+        batch, common = Batch.packed(tasks, values), emptied(shared, values)
+        arguments = (number, phase, batch, common, freed, part, *values)
+        if line is not None and not values:
+            return line.call(*arguments)
+        if self.keepers:
+            return self.keepers.run(place, number, phase, tasks, shared, freed, part)
         return held.actor.run.remote(*arguments)
 
     def _call(self, place: int, batch: list[Task]) -> Call:
         return Call(place, self.pool[place].generation, batch)
 
     def _collect(self, place: int, number: int, clients: list[ClientId]) -> list[Any]:
+        if self.keepers:
+            return self.keepers.collect(place, number, clients)
         method = self.pool[place].actor.collect.options(num_returns=1 + len(clients))
         return cast(list[Any], method.remote(number, clients))
 
     def _answer(self, finished: Any, call: Call, lives: dict[ClientId, int]) -> Answer | None:
         """What a call answered; None when its actor died (and has been replaced)."""
         try:
-            return cast(Answer, taken(finished))
+            return cast(Answer, self.keepers.taken(finished))
         except DEATHS as error:
             for task in call.batch:
                 lives[task.client] -= 1
@@ -250,6 +270,7 @@ class RayFleet(BaseFleet):
         self.pool[place] = Place(self._hire(), self.pool[place].generation + 1, stillbirths)
         self.awaited = {hello: other for hello, other in self.awaited.items() if other != place}
         self.awaited[self.pool[place].actor.hello.remote()] = place
+        self.keepers.engage({place: self.pool[place].actor})
 
     def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
         pace, size = max(self.seconds_per_sample, 1e-6), self.size
@@ -343,6 +364,7 @@ class RayErrand(Errand):
         reference = self.fleet._run(call.place, self.number, self.phase, call.batch, self.shared, errand=True)
         self.calls[reference] = call
         self.fleet.errands[reference] = self
+        self.fleet.keepers.send()
 
     def answered(self, reference: Any) -> None:
         """Take what one call answered; the last one ends the errand."""
@@ -358,4 +380,4 @@ class RayErrand(Errand):
 
     def wait(self) -> None:
         while self.calls:
-            self.answered(ray.wait(list(self.calls), num_returns=1)[0][0])
+            self.answered(self.fleet.keepers.ready(list(self.calls))[0])

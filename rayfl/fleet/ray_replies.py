@@ -117,7 +117,7 @@ class RayReplies(Replies):
             groups = self._held(list(self))
             calls = [
                 self._fleet.pool[place].actor.examine.remote(
-                    self._number, phase, clients, self._fleet.round, shared, *values
+                    self._number, phase, clients, self._fleet.round, shared, *self._fleet.keepers.direct(values)
                 )
                 for place, clients in groups.items()
             ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from rayfl.fleet.executor import Task, nbytes, walked
+from rayfl.fleet.executor import Task, copied, nbytes, walked
 from rayfl.fleet.seam import ClientId, DataRef, Ref
 
 INLINE_BYTES = 64 << 10  # larger arrays lie in the object store, once a node
@@ -28,6 +29,22 @@ class Here:
     value: Any
 
 
+class Sealed(Here):
+    """A small state as the actor packed it. Whoever keeps those of thousands need not look into them."""
+
+    def __init__(self, packed: bytes) -> None:
+        object.__setattr__(self, "packed", packed)
+
+    packed: bytes
+
+    @property
+    def value(self) -> Any:
+        return walked(pickle.loads(self.packed), copied)
+
+
+IN_PLACE = {Here, Sealed}
+
+
 @dataclass(frozen=True)
 class Batch:
     """Tasks of one round as they travel: thousands of clients, few of which have inputs or state of their own."""
@@ -35,16 +52,40 @@ class Batch:
     t: int
     clients: list[ClientId]
     inputs: dict[ClientId, Any]
-    state: dict[ClientId, Any]
+    state: dict[ClientId, Any] = field(default_factory=dict)
+    stored: dict[ClientId, dict[str, int]] = field(default_factory=dict)
+    """For states that are stored objects: which value an entry is in. Slots for thousands would take longer."""
+    sealed: dict[ClientId, tuple[list[str], bytes]] = field(default_factory=dict)
 
     @classmethod
     def packed(cls, tasks: Sequence[Task], values: dict[Any, int]) -> Batch:
         inputs = {task.client: emptied(task.inputs, values) for task in tasks if task.inputs}
-        state = {task.client: emptied(task.state, values) for task in tasks if task.state}
-        return cls(tasks[0].t, [task.client for task in tasks], inputs, state)
+        batch = cls(tasks[0].t, [task.client for task in tasks], inputs)
+        for task in tasks:
+            if task.state:
+                batch._pack(task.client, task.state, values)
+        return batch
+
+    def _pack(self, client: ClientId, state: Mapping[str, Ref], values: dict[Any, int]) -> None:
+        handles = {ref.handle for ref in state.values()}
+        kinds = set(map(type, handles))
+        whole = [ref.key for ref in state.values()] == list(state)
+        if whole and not kinds & IN_PLACE:
+            self.stored[client] = {name: values.setdefault(ref.handle, len(values)) for name, ref in state.items()}
+        elif whole and kinds == {Sealed} and len(handles) == 1:
+            (sealed,) = handles
+            # The names for their order, which a phase may see.
+            self.sealed[client] = list(state), sealed.packed
+        else:
+            self.state[client] = {name: emptied_leaf(ref, values) for name, ref in state.items()}
 
     def unpacked(self, values: Sequence[Any]) -> list[Task]:
         inputs, state = filled(self.inputs, values), filled(self.state, values)
+        for client, entries in self.stored.items():
+            state[client] = {name: values[i][name] for name, i in entries.items()}
+        for client, (names, packed) in self.sealed.items():
+            held = pickle.loads(packed)
+            state[client] = {name: held[name] for name in names}
         return [Task(client, self.t, inputs.get(client, {}), state.get(client, {})) for client in self.clients]
 
 
@@ -52,8 +93,10 @@ def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]
     """The first tasks of a batch whose arguments stay under a size (at least one), and the others."""
     total = 0
     for position, task in enumerate(batch):
-        if task.inputs or task.state:
-            total += nbytes(task.inputs, scalars=False) + nbytes(task.state, scalars=False)
+        if task.inputs:
+            total += nbytes(task.inputs, scalars=False)
+        for ref in task.state.values():
+            total += ref.nbytes
         if position and total > limit:
             return batch[:position], batch[position:]
     return batch, []
@@ -61,15 +104,15 @@ def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]
 
 def emptied(value: Any, values: dict[Any, int]) -> Any:
     """Inputs with small values in place and a Slot for every stored object; `values` collects those, each once."""
+    return walked(value, lambda leaf: emptied_leaf(leaf, values))
 
-    def slot(leaf: Any) -> Any:
-        if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
-            return leaf
-        if isinstance(leaf.handle, Here):
-            return leaf.handle.value if leaf.key is None else leaf.handle.value[leaf.key]
-        return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
 
-    return walked(value, slot)
+def emptied_leaf(leaf: Any, values: dict[Any, int]) -> Any:
+    if not isinstance(leaf, Ref) or isinstance(leaf, DataRef):
+        return leaf
+    if isinstance(leaf.handle, Here):
+        return leaf.handle.value if leaf.key is None else leaf.handle.value[leaf.key]
+    return Slot(values.setdefault(leaf.handle, len(values)), leaf.key)
 
 
 def filled(value: Any, values: Sequence[Any]) -> Any:

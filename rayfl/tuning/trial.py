@@ -190,7 +190,8 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         settings["tracking"]["uri"] = self.config["tracking"]
         bundles = [] if self.trial_resources is None else self.trial_resources.bundles
         if self.whole.fleet == "ray" and bundles:
-            pinned = {"actors": len(bundles), "cpus_per_client": bundles[0]["CPU"]}
+            pinned: dict[str, Any] = {"actors": len(bundles), "cpus_per_client": bundles[0]["CPU"]}
+            pinned["keepers"] = self.whole.resources.keepers
             settings = put(settings, ["resources"], {**pinned, "gpus_per_client": bundles[0].get("GPU", 0)})
         return validated(settings, label(self.values))
 

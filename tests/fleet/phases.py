@@ -188,3 +188,26 @@ def work(client: Client, *, seconds: float = 0.0) -> Out:
 
     time.sleep(seconds)
     return Out({"pid": os.getpid()})
+
+
+def blend(client: Client, *, size: int, marker: str, peer: Vector | None = None) -> Out:
+    """Remembers a model that depends on the last one and on a neighbour's; dies where a marker is wanted."""
+    if marker and client.id == 4 and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    last = client.state.get("w", np.zeros(size, np.float32))
+    w = (0.5 * last + client.rng.normal(size=size)).astype(np.float32)
+    if peer is not None:
+        w = w - peer / 3
+    return Out({"n": len(client), "sum": float(w.sum(dtype=np.float64))}, update=w[:1000], state={"w": w})
+
+
+def owns_memory(client: Client, *, peer: Vector) -> Out:
+    """Whether what it reads was copied into this process."""
+    own, other = client.state["v"], peer
+    return Out({"own": bool(own.flags.owndata), "peer": bool(other.flags.owndata)})
+
+
+def norm_beside(client: Client, *, w: Vector, peer: Vector) -> Out:
+    """The server's look at one update, beside some client's state."""
+    return Out({"norm": float(np.abs(w).sum()) + float(peer.sum())})

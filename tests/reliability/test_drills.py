@@ -81,6 +81,31 @@ def test_killing_a_client_actor_and_then_the_coordinator_changes_no_bit(
     assert rounds == list(range(1, 25)), "a round that was computed again is tracked once"
 
 
+WIDE = "model={name: mlp, hidden: [200]}"
+"""Clients of a network of this size leave states that keepers own."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed_and_wide(tmp_path_factory: pytest.TempPathFactory) -> Comparable:
+    drill = Drill(tmp_path_factory.mktemp("wide"), "fleet=inline", WIDE)
+    assert drill.ended() == 0, drill.text
+    return comparable(drill.directory)
+
+
+@pytest.mark.parametrize("keepers", [1, 2])
+def test_killing_a_keeper_after_a_client_actor_changes_no_bit(
+    start: Start, undisturbed_and_wide: Comparable, keepers: int
+) -> None:
+    drill = start("resources.actors=3", f"resources.keepers={keepers}", WIDE, PAUSE)
+    drill.await_round(3)
+    os.kill(drill.await_process("ray::ClientActor.answer"), signal.SIGKILL)
+    drill.await_round(9)
+    os.kill(drill.await_process("ray::Keeper"), signal.SIGKILL)
+    assert_same(drill, undisturbed_and_wide)
+    assert re.search(r"client actor \d died in round \d+ and is replaced", drill.text), drill.text
+    assert "a node or a keeper died with a part of the run after round" in drill.text, drill.text
+
+
 def grace() -> float:
     """The seconds that a stopped job is given, stretched by what others make this machine do meanwhile."""
     return 3.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -43,7 +43,7 @@ def journal(directory: Path, kind: str) -> list[dict[str, Any]]:
 
 def actors() -> dict[int, str]:
     """The processes of trials and their runs that are there; other tests of this process may keep some of their own."""
-    kinds = ("ray::Coordinator", "ray::ClientActor", "ray::TrialActor", "ray::ResourceTrainable")
+    kinds = ("ray::Coordinator", "ray::ClientActor", "ray::Keeper", "ray::TrialActor", "ray::ResourceTrainable")
     return {pid: title for pid in descendants(os.getpid()) if (title := title_of(pid)).startswith(kinds)}
 
 
@@ -135,7 +135,7 @@ def test_asha_stops_trials_early_and_frees_their_actors(tmp_path: Path, cluster:
     import ray
 
     before, free = actors().keys(), ray.available_resources()["CPU"]
-    settings = {"fleet": "ray", "resources": {"actors": 2}, "training": {"rounds": 9, "lr": 0.05}}
+    settings = {"fleet": "ray", "resources": {"actors": 2, "keepers": 1}, "training": {"rounds": 9, "lr": 0.05}}
     sweep = sweep_for(
         tmp_path,
         {"training.lr": {"grid": [0.3, 0.0]}},
@@ -148,6 +148,8 @@ def test_asha_stops_trials_early_and_frees_their_actors(tmp_path: Path, cluster:
     assert (first.status, first.rounds) == ("finished", 9)
     assert (second.status, second.noted["by"]) == ("stopped", "asha")
     assert second.rounds < 9
+    ran = yaml.safe_load((first.directory / "config.yaml").read_text())["resources"]  # type: ignore[operator]
+    assert (ran["actors"], ran["keepers"]) == (2, 1)
     assert any("001-s0  stopped after round 2" in line for line in said)
     _, (_, run) = nested(result)
     assert (run.info.status, run.data.tags["stopped_by"], run.data.tags["stopped_at"]) == ("KILLED", "asha", "2")
