@@ -214,15 +214,15 @@ class Executor:
                     found.setdefault(client, {})[name] = page
         return found
 
-    def page(self, mapping: int, key: str, client: ClientId, pages: Pages) -> Page:
-        """The page of an update; one that lies elsewhere moves to one."""
+    def page(self, mapping: int, key: str, client: ClientId, pages: Pages) -> Page | None:
+        """The page of an update; one that lies elsewhere moves to one, if there is one left."""
         held = self.updates[mapping, client]
         if (page := pages.page_of(held[key])) is not None:
             return page
         moved = pages.vector(len(held[key]))
         np.copyto(moved, held[key])
         self.updates[mapping, client] = {**held, key: moved}
-        return self.page(mapping, key, client, pages)
+        return pages.page_of(moved)
 
     def free(self, mapping: int) -> None:
         for held in [held for held in self.updates if held[0] == mapping]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rayfl.fleet.seam import Vector
 
 LEAST_BYTES = 1 << 20  # below, to map a page takes longer than to copy it
+MOST_PAGES = 128  # of a process: each is an open file, of which a thousand are commonly allowed
 FLOAT_BYTES = 4
 
 
@@ -80,21 +81,30 @@ class Pages:
     """The pages of this process, by how many numbers they hold."""
 
     def __init__(self) -> None:
+        self.made = 0
         self.idle: dict[int, list[Held]] = defaultdict(list)
         self.lent: dict[int, Page] = {}
 
     def vector(self, length: int) -> Vector:
-        """A vector to be filled: on a page if it is large, and then for as long as anybody refers to it."""
-        if length * FLOAT_BYTES < LEAST_BYTES or not SUPPORTED:
+        """A vector to be filled: on a page if it is large, and then for as long as anybody refers to it. In ordinary
+        memory where there are pages enough."""
+        held = self._page(length) if SUPPORTED and length * FLOAT_BYTES >= LEAST_BYTES else None
+        if held is None:
             return np.empty(length, np.float32)
-        idle = self.idle[length]
-        held = idle.pop() if idle else Held.made(length)
         # Every view of the vector refers to this object, which the map itself would outlive.
         loan = (ctypes.c_char * (length * FLOAT_BYTES)).from_buffer(held.memory)
         vector: Vector = np.frombuffer(memoryview(loan), np.float32)
         self.lent[address(vector)] = held.page
         weakref.finalize(loan, self._give_back, held, address(vector)).atexit = False
         return vector
+
+    def _page(self, length: int) -> Held | None:
+        if idle := self.idle[length]:
+            return idle.pop()
+        if self.made >= MOST_PAGES:
+            return None
+        self.made += 1
+        return Held.made(length)
 
     def _give_back(self, held: Held, at: int) -> None:
         del self.lent[at]

@@ -134,8 +134,8 @@ class ClientActor:
     def partial(self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Partial:
         return self.executor.partial(number, key, weights, grid)
 
-    def laid_out(self, number: int, key: str, clients: Sequence[ClientId]) -> dict[ClientId, Page]:
-        """Where these updates lie for all to see; what the phase left elsewhere is brought there."""
+    def laid_out(self, number: int, key: str, clients: Sequence[ClientId]) -> dict[ClientId, Page | None]:
+        """Where these updates lie for all to see; what the phase left elsewhere is brought there, if there is room."""
         return {client: self.executor.page(number, key, client, self.pages) for client in clients}
 
     def add_up(

@@ -11,7 +11,7 @@ import ray
 from rayfl.fleet.base import examined
 from rayfl.fleet.exact import CHUNK, Grid, finish
 from rayfl.fleet.executor import Done, Task, frozen
-from rayfl.fleet.pages import FLOAT_BYTES, LEAST_BYTES, Page
+from rayfl.fleet.pages import FLOAT_BYTES, LEAST_BYTES, MOST_PAGES, Page
 from rayfl.fleet.ray_line import DEATHS
 from rayfl.fleet.ray_places import in_a_tree
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report
@@ -68,7 +68,7 @@ class RayReplies(Replies):
         if small:
             asked = [actors[place].partial.remote(self._number, key, part, grid) for place, part in parts.items()]
             return Here(frozen(finish(ray.get(asked), total)))
-        if size >= LEAST_BYTES and self._fleet.in_one_memory(groups):
+        if size >= LEAST_BYTES and len(weights) <= MOST_PAGES and self._fleet.in_one_memory(groups):
             mean = self._mean_in_place(groups, weights, grid, key, size // FLOAT_BYTES)
             if mean is not None:
                 return mean
@@ -85,6 +85,8 @@ class RayReplies(Replies):
         fleet, total = self._fleet, sum(weights.values())
         actors = {place: fleet.pool[place].actor for place in groups}
         pages = self._laid_out(groups, actors, key)
+        if None in pages.values():
+            return None
         mean = fleet.pages.vector(length)
         parts = zip(actors.values(), in_parts(length, len(actors)), strict=False)
         seen = [
@@ -97,10 +99,10 @@ class RayReplies(Replies):
 
     def _laid_out(
         self, groups: Mapping[int, Sequence[ClientId]], actors: Mapping[int, Any], key: str
-    ) -> dict[ClientId, Page]:
-        """The pages of all updates; those that were not made on one are brought to one."""
+    ) -> dict[ClientId, Page | None]:
+        """The pages of all updates; those that were not made on one are brought to one, as far as there are any."""
         known = self._fleet.on_pages[self._number]
-        pages = {
+        pages: dict[ClientId, Page | None] = {
             client: known[client][key]
             for clients in groups.values()
             for client in clients

@@ -128,6 +128,17 @@ def test_only_the_pages_of_the_last_sum_stay_open() -> None:
     assert [float(after[page][0]) for page in (second, third)] == [2.0, 3.0]
 
 
+def test_there_are_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on open files must not end a run: what finds no page lies in ordinary memory."""
+    monkeypatch.setattr("rayfl.fleet.pages.MOST_PAGES", 2)
+    pages = Pages()
+    vectors = [pages.vector(LENGTH) for _ in range(3)]
+    assert [pages.page_of(vector) is None for vector in vectors] == [False, False, True]
+    del vectors[0]
+    gc.collect()
+    assert pages.page_of(pages.vector(LENGTH)) is not None
+
+
 def test_pages_have_no_name() -> None:
     shared = Path("/dev/shm")
     before = set(shared.iterdir()) if shared.exists() else set()
