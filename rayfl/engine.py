@@ -112,6 +112,7 @@ class Engine:
         self.fleet: BaseFleet
         self.store: CheckpointStore
         self._saved_round, self._saved_at, self._telling = -1, -math.inf, 0.0
+        self._began = 0.0
 
     def run(self, fleet: BaseFleet, emit: Emit) -> Outcome:
         """Resume or begin, then go on to the last round."""
@@ -124,6 +125,8 @@ class Engine:
             emit(record)
         self.emit = emit
         draft = Draft(progress.round, progress.state, progress.table)
+        before = progress.history[-1]["clock"].get("time/elapsed_s", 0.0) if progress.history else 0.0
+        self._began = time.perf_counter() - before
         while draft.round < self.config.training.rounds:
             try:
                 draft = self._round(draft, judge)
@@ -163,7 +166,9 @@ class Engine:
             log.warning("%s; the model stays as it was", void)
             state, fleet.table = before.state, dict(before.table)
         draft = Draft(t + 1, state, dict(fleet.table))
-        draft.clock = {"time/train_s": time.perf_counter() - started, **fleet.clock.take()}
+        now = time.perf_counter()
+        # The second is what a run took up to here, over all its sessions: for figures against time.
+        draft.clock = {"time/train_s": now - started, "time/elapsed_s": now - self._began, **fleet.clock.take()}
         draft.metrics = {**fleet.take_logged(), **self._costs(), **diverged_metrics(fleet.take_diverged())}
         # What was stored before the first round is news in it.
         draft.metrics |= judge.label_metrics(changed({} if t == 0 else before.table, draft.table))

@@ -104,7 +104,7 @@ def test_records_say_what_happened(tmp_path: Path) -> None:
     assert metrics["test/accuracy"] > 0.5
     assert -1 <= metrics["trust/noise_correlation"] < -0.9
     assert {"test/loss", "test/macro_f1", "test/recall/class 0", "cost/forward", "cost/up_mb"} <= set(metrics)
-    parts = ("train", "evaluate", "busy", "broadcast", "reduce", "track")
+    parts = ("train", "elapsed", "evaluate", "busy", "broadcast", "reduce", "track")
     assert set(clock) == {f"time/{part}_s" for part in parts}
     assert clock["time/reduce_s"] > 0
     assert clock["time/track_s"] > 0
@@ -185,6 +185,9 @@ def test_a_resumed_run_tells_its_history_again(tmp_path: Path) -> None:
     first, _ = run_toy(shortened(config, 2))
     resumed, _ = run_toy(config)
     assert resumed.history[:2] == first.history
+    passed = [record["clock"]["time/elapsed_s"] for record in resumed.history]
+    assert passed == sorted(passed), "a resumed run's time goes on where it stopped"
+    assert passed[-1] >= sum(record["clock"]["time/train_s"] for record in resumed.history)
 
 
 def test_a_finished_run_is_only_read(tmp_path: Path) -> None:

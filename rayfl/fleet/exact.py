@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 15  # scratch arrays of 256 KiB stay in a core's second-level cache
+CHUNK = 1 << 16  # numbers: few enough to stay in a core's caches, and enough that calls of numpy do not show
 FEW = 1 / 64  # share of a chunk that is better taken apart number by number than with all the others
 NOWHERE: NDArray[np.int64] = np.empty(0, np.int64)
 ROWS = 8  # vectors that are added up in one product
@@ -121,51 +121,65 @@ def sums(
     terms = [Term.of(vectors[client], weight, grid) for client, weight in weights.items()]
     hopeless = any(term.whole_from == NOTHING for term in terms)
     scratch = np.empty((3, min(CHUNK, size)))
-    rows = np.empty((min(ROWS, len(terms)), min(CHUNK, size)))
+    rows = np.empty((0 if hopeless else min(ROWS, len(terms)), min(CHUNK, size)))
     for start in range(0, size, CHUNK):
         chunk = slice(start, min(start + CHUNK, size))
         spare = scratch[:, : chunk.stop - start]
-        bits = spare[0].view(np.uint32)[: chunk.stop - start]
-        odd = [] if hopeless else [term.odd(chunk, bits) for term in terms]
-        if not hopeless and sum(map(len, odd)) <= FEW * (chunk.stop - start):
-            yield chunk, spare[0], add_whole(terms, odd, chunk, grid, rows[:, : chunk.stop - start], *spare[:2])
-        else:
+        odd = None if hopeless else add_plainly(terms, chunk, rows[:, : chunk.stop - start], *spare)
+        if odd is None:
             coarse, fine = add_up(terms, chunk, grid, *spare)
             coarse -= grid.coarse
             yield chunk, coarse, fine
+        else:
+            yield chunk, spare[0], add_odd(terms, odd, chunk, grid, spare[0])
 
 
-def add_whole(
+def add_plainly(
+    terms: Sequence[Term],
+    chunk: slice,
+    rows: NDArray[np.float64],
+    total: NDArray[np.float64],
+    spare: NDArray[np.float64],
+    bits: NDArray[np.float64],
+) -> list[NDArray[np.int64]] | None:
+    """One chunk's sum without the odd numbers, whose positions are answered; None where these are many. What is left lies
+    on the coarse grid: plain additions are exact, in whatever order a matrix product makes them."""
+    odd = []
+    for start in range(0, len(terms), len(rows)):
+        some = terms[start : start + len(rows)]
+        for row, term in zip(rows, some, strict=False):
+            odd.append(term.odd(chunk, bits.view(np.uint32)[: len(total)]))
+            # While the processor still has the vector at hand.
+            np.copyto(row, term.vector[chunk])
+            row[odd[-1]] = 0
+        np.dot(np.array([term.weight for term in some]), rows[: len(some)], out=spare if start else total)
+        if start:
+            np.add(total, spare, out=total)
+    if sum(map(len, odd)) > FEW * len(total):
+        return None
+    total += 0.0  # of zeros alone, some products would make a negative one
+    return odd
+
+
+def add_odd(
     terms: Sequence[Term],
     odd: Sequence[NDArray[np.int64]],
     chunk: slice,
     grid: Grid,
-    rows: NDArray[np.float64],
     total: NDArray[np.float64],
-    spare: NDArray[np.float64],
 ) -> NDArray[np.float64] | None:
-    """One chunk's sum where all products but a few lie on the coarse grid: plain additions of those are exact, in
-    whatever order a matrix product makes them. The few are taken apart one by one; the fine sum, if there is any."""
-    for start in range(0, len(terms), len(rows)):
-        some = slice(start, start + len(rows))
-        for row, term, positions in zip(rows, terms[some], odd[some], strict=False):
-            np.copyto(row, term.vector[chunk])
-            row[positions] = 0
-        weights = np.array([term.weight for term in terms[some]])
-        np.dot(weights, rows[: len(weights)], out=spare if start else total)
-        if start:
-            np.add(total, spare, out=total)
-    total += 0.0  # of zeros alone, some products would make a negative one
+    """Add the few that were left out, each taken apart; the fine sum, if there is any."""
     fine = None
     for term, positions in zip(terms, odd, strict=True):
-        if len(positions):
-            products = term.vector[chunk][positions] * term.weight
-            coarse = (products + grid.coarse) - grid.coarse
-            total[positions] += coarse
-            remainders = ((products - coarse) + grid.fine) - grid.fine
-            if remainders.any():
-                fine = np.zeros_like(total) if fine is None else fine
-                fine[positions] += remainders
+        if not len(positions):
+            continue
+        products = term.vector[chunk][positions] * term.weight
+        coarse = (products + grid.coarse) - grid.coarse
+        total[positions] += coarse
+        remainders = ((products - coarse) + grid.fine) - grid.fine
+        if remainders.any():
+            fine = np.zeros_like(total) if fine is None else fine
+            fine[positions] += remainders
     return fine
 
 
