@@ -142,8 +142,8 @@ def add_plainly(
     spare: NDArray[np.float64],
     bits: NDArray[np.float64],
 ) -> list[NDArray[np.int64]] | None:
-    """One chunk's sum without the odd numbers, whose positions are answered; None where these are many. What is left lies
-    on the coarse grid: plain additions are exact, in whatever order a matrix product makes them."""
+    """One chunk's sum without the odd numbers, whose positions are answered; None where these are many. What is left
+    lies on the coarse grid: plain additions are exact, in whatever order a matrix product makes them."""
     odd = []
     for start in range(0, len(terms), len(rows)):
         some = terms[start : start + len(rows)]

@@ -4,35 +4,47 @@ Small images grow smaller from layer to layer. Where a 3 x 3 kernel is applied t
 are multiplied by padding at every position: they add nothing forward, and their gradient is zero. Such zeros cost as
 much as any other number; in torchvision's ResNet-18 for images of 32 x 32 they are two thirds of all parameters. Here
 such a kernel shows the convolution the block of taps that meet the image somewhere. The others stay in the flat
-vectors, where momentum, weight decay and sums find them, with a gradient of zero.
+vectors, where momentum, weight decay and sums find them, with a gradient of zero. What is left is computed tap by tap
+(`tapwise`) where most of it would be padding still.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.resident import Resident
+from rayfl.learn.tapwise import Meeting, Meetings
 
 Image = tuple[int, int, int]
 """Height, width and channels."""
 Size = tuple[int, int]
-Axis = tuple[slice, int]
-"""Along one axis: the block of taps that is left, and the padding that it needs."""
+MOSTLY_PADDING = 0.5
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a convolution: the block of taps that meet the image, the padding that the block needs, the number of
+    positions, and all triples (position, pixel, tap of the block) that meet."""
+
+    taps: slice
+    padding: int
+    positions: int
+    meetings: list[tuple[int, int, int]]
 
 
 def leave_out_padding(resident: Resident, image: Image) -> None:
-    """Narrow every kernel of a resident network whose convolution meets its whole input with fewer taps."""
+    """Change every convolution of a resident network that has much to do with padding."""
     for conv, size in list(sizes_met(resident.net, image)):
-        rows, columns = (left(conv, axis, size[axis]) for axis in (0, 1))
+        rows, columns = (axis(conv, which, size[which]) for which in (0, 1))
         if rows is not None and columns is not None:
-            narrow(resident, conv, size, rows, columns)
+            change(resident, conv, size, rows, columns)
 
 
 def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
@@ -57,77 +69,51 @@ def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
             yield conv, sizes.pop()
 
 
-def left(conv: nn.Conv2d, axis: int, size: int) -> Axis | None:
-    """The taps along an axis that meet the image; None where no padding that is the same on both sides makes these
-    answer as many positions as the whole kernel does."""
+def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
+    """An axis without the taps that meet padding only; None where no padding that is the same on both sides makes the
+    others answer as many positions as the whole kernel does."""
     if isinstance(conv.padding, str) or conv.padding_mode != "zeros":
         return None
     taps, stride, padding, step = (
-        setting[axis] for setting in (conv.kernel_size, conv.stride, conv.padding, conv.dilation)
+        setting[which] for setting in (conv.kernel_size, conv.stride, conv.padding, conv.dilation)
     )
     positions = (size + 2 * padding - step * (taps - 1) - 1) // stride + 1
-    meeting = [
-        tap for tap in range(taps) if any(0 <= at * stride - padding + tap * step < size for at in range(positions))
-    ]
-    if not meeting:
+    places = ((at, at * stride - padding + tap * step, tap) for at in range(positions) for tap in range(taps))
+    meetings = [(at, pixel, tap) for at, pixel, tap in places if 0 <= pixel < size]
+    if not meetings:
         return None
-    first, last = meeting[0], meeting[-1]
+    first, last = (pick(tap for _, _, tap in meetings) for pick in (min, max))
     needed = padding - first * step
-    same = (size + 2 * needed - step * (last - first) - 1) // stride + 1 == positions
-    return (slice(first, last + 1), needed) if same and needed >= 0 else None
+    if needed < 0 or (size + 2 * needed - step * (last - first) - 1) // stride + 1 != positions:
+        return None
+    block = [(at, pixel, tap - first) for at, pixel, tap in meetings]
+    return Axis(slice(first, last + 1), needed, positions, block)
 
 
-def narrow(resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns: Axis) -> None:
-    """Show a convolution only these taps of its kernel; what they learn goes to their place in the flat gradient."""
-    (down, top), (across, beside) = rows, columns
-    taps = (down.stop - down.start, across.stop - across.start)
-    if taps == conv.kernel_size:
+def change(resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns: Axis) -> None:
+    """Show a convolution its block of the kernel, and compute it tap by tap where the whole meets mostly padding."""
+    kernel, block = conv.kernel_size, (rows.taps.stop - rows.taps.start, columns.taps.stop - columns.taps.start)
+    pairs = [(row, column) for row in rows.meetings for column in columns.meetings]
+    all_pairs = rows.positions * columns.positions * kernel[0] * kernel[1]
+    # A GPU is quicker with one kernel than with many small ones.
+    tapwise = len(pairs) <= MOSTLY_PADDING * all_pairs and conv.groups == 1 and conv.weight.device.type == "cpu"
+    if block == kernel and not tapwise:
         return
-    slopes = resident.narrow(conv.weight, (slice(None), slice(None), down, across))
-    conv.padding, conv.kernel_size = (top, beside), taps
+    slopes = conv.weight.grad
+    if block != kernel:
+        slopes = resident.narrow(conv.weight, (slice(None), slice(None), rows.taps, columns.taps))
+        conv.padding, conv.kernel_size = (rows.padding, columns.padding), block
     conv.register_forward_pre_hook(only(size))
-    if taps == size and conv.padding == (0, 0) and conv.groups == 1:
-        conv._conv_forward = partial(covering, slopes)  # type: ignore[method-assign]
+    if tapwise:
+        met = [
+            Meeting(up * columns.positions + left, down * size[1] + right, (tap, beside))
+            for (up, down, tap), (left, right, beside) in pairs
+        ]
+        meetings = Meetings(met, rows.positions, columns.positions, slopes)
+        conv._conv_forward = meetings.convolved  # type: ignore[method-assign, assignment]
     elif slopes is not None:
         # torch itself adds in place only to a gradient that lies densely.
         conv.weight.register_post_accumulate_grad_hook(delivery(slopes))  # type: ignore[no-untyped-call]
-
-
-def covering(slopes: Tensor | None, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution whose kernel covers its input."""
-    answer: Tensor = Covering.apply(x, weight, slopes)
-    return (answer if bias is None else answer + bias)[:, :, None, None]
-
-
-class Covering(torch.autograd.Function):
-    """A matrix product, which takes the kernel as it lies and adds the kernel's gradient to where it belongs."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, slopes: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.slopes = slopes
-        return in_rows(x) @ in_rows(weight).t()
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:
-        x, weight = ctx.saved_tensors
-        slope = slope.to(torch.float32)
-        if ctx.slopes is not None:
-            made = slope.t() @ in_rows(x).to(torch.float32)
-            ctx.slopes.permute(TAPS_FIRST).add_(made.view(ctx.slopes.permute(TAPS_FIRST).shape))
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        images, channels, height, width = x.shape
-        back = (slope @ in_rows(weight)).view(images, height, width, channels).permute(0, 3, 1, 2)
-        return back.to(x.dtype), None, None
-
-
-TAPS_FIRST = (0, 2, 3, 1)
-
-
-def in_rows(x: Tensor) -> Tensor:
-    """A row for each image, or each kernel: pixel by pixel, as channels-last tensors lie."""
-    return x.permute(TAPS_FIRST).flatten(1)
 
 
 def delivery(place: Tensor) -> Callable[[Tensor], None]:

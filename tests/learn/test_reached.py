@@ -19,6 +19,7 @@ from rayfl.learn.learner import Learner
 from rayfl.learn.reached import leave_out_padding
 from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.stacked import stackable
+from rayfl.learn.tapwise import Meetings
 from rayfl.learn.training import LocalTraining, Normalisation
 from tests.learn.toys import client, seeded
 
@@ -70,9 +71,13 @@ def test_a_narrowed_convolution_is_the_same_function(
     whole, reached = Resident(build(), CPU, layout), Resident(build(), CPU, layout)
     leave_out_padding(reached, (*size, 4))
     x = torch.randn(3, 4, *size)
+    slopes = []
     for resident in (whole, reached):
-        resident.net(x).square().sum().backward()
+        images = x.clone().requires_grad_()
+        resident.net(images).square().sum().backward()
+        slopes.append(images.grad)
     torch.testing.assert_close(reached.net(x), whole.net(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(reached.gradient, whole.gradient, rtol=1e-4, atol=1e-4)
     assert torch.equal(reached.flat, whole.flat)
 
@@ -91,10 +96,30 @@ def test_a_narrowed_convolution_is_the_same_function(
     ],
     ids=str,
 )
-def test_what_is_left_of_a_kernel(conv: nn.Conv2d, size: tuple[int, int], left: tuple[int, int]) -> None:
+def test_what_is_left_of_a_kernel_is_shown(conv: nn.Conv2d, size: tuple[int, int], left: tuple[int, int]) -> None:
     resident = Resident(conv, CPU)
     leave_out_padding(resident, (*size, 2))
     assert shown(resident.net) == [left]
+
+
+@pytest.mark.parametrize(
+    ("conv", "size", "pairs"),
+    [
+        (nn.Conv2d(2, 2, 3, padding=1), (1, 1), 1),
+        (nn.Conv2d(2, 2, 3, padding=1), (2, 2), 16),
+        (nn.Conv2d(2, 2, 3, stride=2, padding=1), (2, 2), 4),
+        (nn.Conv2d(2, 2, 3, padding=1), (4, 4), 0),
+        (nn.Conv2d(2, 2, 3, padding=1, groups=2), (2, 2), 0),
+        (nn.Conv2d(2, 2, 1), (1, 1), 0),
+    ],
+    ids=str,
+)
+def test_what_is_mostly_padding_is_computed_tap_by_tap(conv: nn.Conv2d, size: tuple[int, int], pairs: int) -> None:
+    resident = Resident(conv, CPU)
+    leave_out_padding(resident, (*size, 2))
+    meetings = getattr(conv._conv_forward, "__self__")  # noqa: B009
+    assert isinstance(meetings, Meetings) == bool(pairs)
+    assert pairs == (len(meetings.pairs) if pairs else 0)
 
 
 # -- networks --------------------------------------------------------------------------------------------------------
