@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.resident import Resident
-from rayfl.learn.tapwise import Meeting, Meetings
+from rayfl.learn.tapwise import Tap, Taps
 
 Image = tuple[int, int, int]
 """Height, width and channels."""
@@ -31,12 +31,17 @@ MOSTLY_PADDING = 0.5
 @dataclass(frozen=True)
 class Axis:
     """One axis of a convolution: the block of taps that meet the image, the padding that the block needs, the number of
-    positions, and all triples (position, pixel, tap of the block) that meet."""
+    positions, and for each tap of the block the pixels that it meets, and where."""
 
-    taps: slice
+    block: slice
     padding: int
     positions: int
-    meetings: list[tuple[int, int, int]]
+    taps: list[tuple[slice, slice]]
+
+    @property
+    def meetings(self) -> int:
+        """How often a tap meets a pixel."""
+        return sum(positions.stop - positions.start for _, positions in self.taps)
 
 
 def leave_out_padding(resident: Resident, image: Image) -> None:
@@ -78,42 +83,49 @@ def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
         setting[which] for setting in (conv.kernel_size, conv.stride, conv.padding, conv.dilation)
     )
     positions = (size + 2 * padding - step * (taps - 1) - 1) // stride + 1
-    places = ((at, at * stride - padding + tap * step, tap) for at in range(positions) for tap in range(taps))
-    meetings = [(at, pixel, tap) for at, pixel, tap in places if 0 <= pixel < size]
-    if not meetings:
+    met = [[at for at in range(positions) if 0 <= at * stride - padding + tap * step < size] for tap in range(taps)]
+    reached = [tap for tap in range(taps) if met[tap]]
+    if not reached:
         return None
-    first, last = (pick(tap for _, _, tap in meetings) for pick in (min, max))
+    first, last = reached[0], reached[-1]
     needed = padding - first * step
     if needed < 0 or (size + 2 * needed - step * (last - first) - 1) // stride + 1 != positions:
         return None
-    block = [(at, pixel, tap - first) for at, pixel, tap in meetings]
-    return Axis(slice(first, last + 1), needed, positions, block)
+    found = []
+    for tap in range(first, last + 1):
+        at, count = (met[tap][0], len(met[tap])) if met[tap] else (0, 0)
+        pixel = at * stride - padding + tap * step
+        found.append((slice(pixel, pixel + count * stride, stride), slice(at, at + count)))
+    return Axis(slice(first, last + 1), needed, positions, found)
 
 
 def change(resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns: Axis) -> None:
     """Show a convolution its block of the kernel, and compute it tap by tap where the whole meets mostly padding."""
-    kernel, block = conv.kernel_size, (rows.taps.stop - rows.taps.start, columns.taps.stop - columns.taps.start)
-    pairs = [(row, column) for row in rows.meetings for column in columns.meetings]
-    all_pairs = rows.positions * columns.positions * kernel[0] * kernel[1]
+    kernel, block = conv.kernel_size, (len(rows.taps), len(columns.taps))
+    share = rows.meetings * columns.meetings / (rows.positions * columns.positions * kernel[0] * kernel[1])
     # A GPU is quicker with one kernel than with many small ones.
-    tapwise = len(pairs) <= MOSTLY_PADDING * all_pairs and conv.groups == 1 and conv.weight.device.type == "cpu"
+    tapwise = share <= MOSTLY_PADDING and conv.groups == 1 and conv.weight.device.type == "cpu"
     if block == kernel and not tapwise:
         return
     slopes = conv.weight.grad
     if block != kernel:
-        slopes = resident.narrow(conv.weight, (slice(None), slice(None), rows.taps, columns.taps))
+        slopes = resident.narrow(conv.weight, (slice(None), slice(None), rows.block, columns.block))
         conv.padding, conv.kernel_size = (rows.padding, columns.padding), block
     conv.register_forward_pre_hook(only(size))
     if tapwise:
-        met = [
-            Meeting(up * columns.positions + left, down * size[1] + right, (tap, beside))
-            for (up, down, tap), (left, right, beside) in pairs
-        ]
-        meetings = Meetings(met, rows.positions, columns.positions, slopes)
-        conv._conv_forward = meetings.convolved  # type: ignore[method-assign, assignment]
+        taps = Taps(list(meeting(rows, columns)), rows.positions, columns.positions, slopes)
+        conv._conv_forward = taps.convolved  # type: ignore[method-assign, assignment]
     elif slopes is not None:
         # torch itself adds in place only to a gradient that lies densely.
         conv.weight.register_post_accumulate_grad_hook(delivery(slopes))  # type: ignore[no-untyped-call]
+
+
+def meeting(rows: Axis, columns: Axis) -> Iterator[Tap]:
+    """The taps of a block that meet anything."""
+    for row, (down, up) in enumerate(rows.taps):
+        for column, (right, left) in enumerate(columns.taps):
+            if up.start < up.stop and left.start < left.stop:
+                yield Tap(row, column, (down, right), (up, left))
 
 
 def delivery(place: Tensor) -> Callable[[Tensor], None]:

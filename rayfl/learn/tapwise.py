@@ -1,8 +1,8 @@
 """Convolutions of a few pixels, tap by tap.
 
-Where an image has shrunk to four pixels, more than half of what a convolution multiplies is padding. Here every pair of
-a position and a pixel that meet in a tap is one matrix product, of all images with the tap's matrix as it lies in the
-kernel, and nothing else is multiplied.
+Where an image has shrunk to four pixels, more than half of what a convolution multiplies is padding. Here each tap of
+the kernel is one matrix product with the pixels that it meets anywhere, with its matrix as it lies in the kernel, and
+nothing else is multiplied.
 """
 
 from __future__ import annotations
@@ -14,23 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tap = tuple[int, int]
+Part = tuple[slice, slice]
+"""Some rows and columns of an image or an answer."""
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """A position of the answer meets a pixel of the image in a tap of the kernel."""
+class Tap:
+    """A tap of a kernel: its row and column, and the pixels that it meets at which positions of the answer."""
 
-    position: int
-    pixel: int
-    tap: Tap
+    row: int
+    column: int
+    pixels: Part
+    positions: Part
+
+    def matrix(self, kernel: Tensor) -> Tensor:
+        """What it does to a pixel: (out, in)."""
+        return kernel[:, :, self.row, self.column]
 
 
 @dataclass(frozen=True)
-class Meetings:
-    """All of them, the answer's height and width, and where the kernel's gradient belongs, if it has one."""
+class Taps:
+    """All taps that meet anything, the answer's height and width, and where the kernel's gradient belongs."""
 
-    pairs: Sequence[Meeting]
+    taps: Sequence[Tap]
     height: int
     width: int
     slopes: Tensor | None
@@ -45,42 +51,39 @@ class Tapwise(torch.autograd.Function):
     """The answer and its gradients, in float32; that of the kernel goes straight to its place."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
-        pixels = by_pixel(x)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, of: Taps) -> Tensor:
+        pixels = channels_behind(x)
         ctx.save_for_backward(pixels, weight)
-        ctx.meetings, ctx.like = meetings, x
-        positions = pixels.new_zeros(len(x), meetings.height * meetings.width, len(weight))
-        for met in meetings.pairs:
-            positions[:, met.position].addmm_(pixels[:, met.pixel], matrix(weight, met.tap).t())
-        return as_images(positions, meetings.height, meetings.width).to(x.dtype)
+        ctx.of, ctx.dtype = of, x.dtype
+        answer = pixels.new_zeros(len(x), of.height, of.width, len(weight))
+        for tap in of.taps:
+            add(answer, tap.positions, rows(pixels, tap.pixels) @ tap.matrix(weight).t())
+        return answer.permute(0, 3, 1, 2).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:
         pixels, weight = ctx.saved_tensors
-        positions, back = by_pixel(slope), torch.zeros_like(pixels)
-        for met in ctx.meetings.pairs:
-            sloping = positions[:, met.position]
-            if ctx.meetings.slopes is not None:
-                matrix(ctx.meetings.slopes, met.tap).addmm_(sloping.t(), pixels[:, met.pixel])
-            if ctx.needs_input_grad[0]:
-                back[:, met.pixel].addmm_(sloping, matrix(weight, met.tap))
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        height, width = ctx.like.shape[2:]
-        return as_images(back, height, width).to(ctx.like.dtype), None, None
+        answer, back = channels_behind(slope), torch.zeros_like(pixels) if ctx.needs_input_grad[0] else None
+        for tap in ctx.of.taps:
+            sloping = rows(answer, tap.positions)
+            if ctx.of.slopes is not None:
+                tap.matrix(ctx.of.slopes).addmm_(sloping.t(), rows(pixels, tap.pixels))
+            if back is not None:
+                add(back, tap.pixels, sloping @ tap.matrix(weight))
+        return None if back is None else back.permute(0, 3, 1, 2).to(ctx.dtype), None, None
 
 
-def by_pixel(x: Tensor) -> Tensor:
-    """(image, pixel, channel), which is how channels-last images lie."""
-    return x.to(torch.float32).permute(0, 2, 3, 1).flatten(1, 2)
+def channels_behind(x: Tensor) -> Tensor:
+    """(image, row, column, channel), which is how channels-last images lie."""
+    return x.to(torch.float32).permute(0, 2, 3, 1)
 
 
-def as_images(pixels: Tensor, height: int, width: int) -> Tensor:
-    """The inverse of `by_pixel`."""
-    return pixels.view(len(pixels), height, width, -1).permute(0, 3, 1, 2)
+def rows(images: Tensor, part: Part) -> Tensor:
+    """A part of all images as a matrix, a row for each pixel."""
+    return images[:, part[0], part[1]].flatten(0, 2)
 
 
-def matrix(kernel: Tensor, tap: Tap) -> Tensor:
-    """What one tap does to a pixel: (out, in)."""
-    row, column = tap
-    return kernel[:, :, row, column]
+def add(images: Tensor, part: Part, rows: Tensor) -> None:
+    """Add a matrix to a part of all images."""
+    place = images[:, part[0], part[1]]
+    place.add_(rows.view(place.shape))

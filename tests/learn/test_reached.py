@@ -19,7 +19,7 @@ from rayfl.learn.learner import Learner
 from rayfl.learn.reached import leave_out_padding
 from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.stacked import stackable
-from rayfl.learn.tapwise import Meetings
+from rayfl.learn.tapwise import Taps
 from rayfl.learn.training import LocalTraining, Normalisation
 from tests.learn.toys import client, seeded
 
@@ -103,10 +103,10 @@ def test_what_is_left_of_a_kernel_is_shown(conv: nn.Conv2d, size: tuple[int, int
 
 
 @pytest.mark.parametrize(
-    ("conv", "size", "pairs"),
+    ("conv", "size", "taps"),
     [
         (nn.Conv2d(2, 2, 3, padding=1), (1, 1), 1),
-        (nn.Conv2d(2, 2, 3, padding=1), (2, 2), 16),
+        (nn.Conv2d(2, 2, 3, padding=1), (2, 2), 9),
         (nn.Conv2d(2, 2, 3, stride=2, padding=1), (2, 2), 4),
         (nn.Conv2d(2, 2, 3, padding=1), (4, 4), 0),
         (nn.Conv2d(2, 2, 3, padding=1, groups=2), (2, 2), 0),
@@ -114,12 +114,11 @@ def test_what_is_left_of_a_kernel_is_shown(conv: nn.Conv2d, size: tuple[int, int
     ],
     ids=str,
 )
-def test_what_is_mostly_padding_is_computed_tap_by_tap(conv: nn.Conv2d, size: tuple[int, int], pairs: int) -> None:
+def test_what_is_mostly_padding_is_computed_tap_by_tap(conv: nn.Conv2d, size: tuple[int, int], taps: int) -> None:
     resident = Resident(conv, CPU)
     leave_out_padding(resident, (*size, 2))
-    meetings = getattr(conv._conv_forward, "__self__")  # noqa: B009
-    assert isinstance(meetings, Meetings) == bool(pairs)
-    assert pairs == (len(meetings.pairs) if pairs else 0)
+    found = getattr(conv._conv_forward, "__self__")  # noqa: B009
+    assert (len(found.taps) if isinstance(found, Taps) else 0) == taps
 
 
 # -- networks --------------------------------------------------------------------------------------------------------
