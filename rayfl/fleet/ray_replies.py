@@ -52,7 +52,8 @@ class RayReplies(Replies):
                 self._fleet.bury_the_dead()
 
     def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str, size: int) -> Any:
-        """The handle of the mean. Small sums are added up here, large ones where the first of them lies."""
+        """The handle of the mean. Small sums are added up here; large updates are where all lie in one memory, or else
+        their partial sums where the first of them lies."""
         actors = {place: self._fleet.pool[place].actor for place in groups}
         first, *others = groups
         small = size <= INLINE_BYTES
@@ -84,14 +85,12 @@ class RayReplies(Replies):
         where that cannot be done after all."""
         fleet, total = self._fleet, sum(weights.values())
         actors = {place: fleet.pool[place].actor for place in groups}
-        pages = self._laid_out(groups, actors, key)
-        if None in pages.values():
-            return None
         mean = fleet.pages.vector(length)
+        written, pages = fleet.pages.page_of(mean), self._laid_out(groups, actors, key)
+        if written is None or None in pages.values():
+            return None
         parts = zip(actors.values(), in_parts(length, len(actors)), strict=False)
-        seen = [
-            actor.add_up.remote(pages, weights, grid, total, fleet.pages.page_of(mean), part) for actor, part in parts
-        ]
+        seen = [actor.add_up.remote(pages, weights, grid, total, written, part) for actor, part in parts]
         if all(ray.get(seen)):
             return ray.put(mean)
         fleet.blind()
