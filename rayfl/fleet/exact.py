@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 16  # numbers: few enough to stay in a core's caches, and enough that calls of numpy do not show
+# Few enough numbers to stay in a core's caches and, eight rows of them, below what a BLAS deals out to several threads;
+# enough that calls of numpy do not show.
+CHUNK = 7 << 13
 FEW = 1 / 64  # share of a chunk that is better taken apart number by number than with all the others
 NOWHERE: NDArray[np.int64] = np.empty(0, np.int64)
 ROWS = 8  # vectors that are added up in one product
@@ -46,6 +48,14 @@ class Grid:
         coarse_step = math.frexp(self.coarse)[1] - 53
         return math.ldexp(1.0, min(coarse_step - last_bit + MANTISSA, 1023))
 
+    def whole_bits(self, weight: float) -> int:
+        """Twice the bits of that value, which values without their sign are compared with."""
+        least = self.whole_from(weight)
+        if least > HUGE or least * weight > self.coarse:
+            return NOTHING
+        # No float32 has a last bit below that of the normal ones.
+        return ANYTHING if least < TINY else int(np.float32(least).view(np.uint32)) << 1
+
 
 @dataclass(frozen=True)
 class Term:
@@ -57,12 +67,7 @@ class Term:
 
     @classmethod
     def of(cls, vector: NDArray[np.float32], weight: float, grid: Grid) -> Term:
-        least = grid.whole_from(weight)
-        if least > HUGE or least * weight > grid.coarse:
-            return cls(vector, np.float64(weight), NOTHING)
-        # No float32 has a last bit below that of the normal ones.
-        bits = ANYTHING if least < TINY else int(np.float32(least).view(np.uint32)) << 1
-        return cls(vector, np.float64(weight), bits)
+        return cls(vector, np.float64(weight), grid.whole_bits(weight))
 
     def odd(self, chunk: slice, spare: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Where products of this chunk may leave something for the fine grid. Bits sort as absolute values do, once the
@@ -118,8 +123,10 @@ def sums(
 ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64] | None]]:
     """Chunk by chunk, the coarse sum, in memory that the next chunk uses again, and the fine one if there is any."""
     size = len(next(iter(vectors.values())))
-    terms = [Term.of(vectors[client], weight, grid) for client, weight in weights.items()]
-    hopeless = any(term.whole_from == NOTHING for term in terms)
+    # Weights are commonly few: sample counts.
+    least = {weight: grid.whole_bits(weight) for weight in set(weights.values())}
+    terms = [Term(vectors[client], np.float64(weight), least[weight]) for client, weight in weights.items()]
+    hopeless = NOTHING in least.values()
     scratch = np.empty((3, min(CHUNK, size)))
     rows = np.empty((0 if hopeless else min(ROWS, len(terms)), min(CHUNK, size)))
     for start in range(0, size, CHUNK):
@@ -144,14 +151,14 @@ def add_plainly(
 ) -> list[NDArray[np.int64]] | None:
     """One chunk's sum without the odd numbers, whose positions are answered; None where these are many. What is left
     lies on the coarse grid: plain additions are exact, in whatever order a matrix product makes them."""
-    odd = []
+    odd, spare_bits = [], bits.view(np.uint32)[: len(total)]
     for start in range(0, len(terms), len(rows)):
         some = terms[start : start + len(rows)]
         for row, term in zip(rows, some, strict=False):
-            odd.append(term.odd(chunk, bits.view(np.uint32)[: len(total)]))
-            # While the processor still has the vector at hand.
             np.copyto(row, term.vector[chunk])
-            row[odd[-1]] = 0
+            odd.append(term.odd(chunk, spare_bits))
+            if len(odd[-1]):
+                row[odd[-1]] = 0
         np.dot(np.array([term.weight for term in some]), rows[: len(some)], out=spare if start else total)
         if start:
             np.add(total, spare, out=total)

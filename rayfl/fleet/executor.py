@@ -282,6 +282,8 @@ def peak(vector: Vector) -> float:
     if not vector.size:
         return 0.0
     flat = vector.reshape(-1)  # an update that is only examined may be a matrix
+    if len(flat) <= CHUNK:
+        return chunk_peak(flat)
     # Chunk by chunk, the second look finds the numbers in the cache.
     peaks = (chunk_peak(flat[start : start + CHUNK]) for start in range(0, len(flat), CHUNK))
     return max(peaks, key=lambda found: math.inf if math.isnan(found) else found)
