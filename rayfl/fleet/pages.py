@@ -8,6 +8,7 @@ Pages that nobody refers to any more are used again, because fresh memory costs 
 from __future__ import annotations
 
 import ctypes
+import logging
 import mmap
 import os
 import weakref
@@ -20,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.fleet.seam import Vector
+
+log = logging.getLogger("rayfl")
 
 LEAST_BYTES = 1 << 20  # below, to map a page takes longer than to copy it
 MOST_PAGES = 128  # of a process: each is an open file, of which a thousand are commonly allowed
@@ -104,7 +107,13 @@ class Pages:
         if self.made >= MOST_PAGES:
             return None
         self.made += 1
-        return Held.made(length)
+        try:
+            return Held.made(length)
+        except OSError as error:
+            # A page only saves time: no limit of the system's may end a run.
+            log.warning("no more shared memory for large updates (%s): further ones are sent instead", error)
+            self.made = MOST_PAGES
+            return None
 
     def _give_back(self, held: Held, at: int) -> None:
         del self.lent[at]

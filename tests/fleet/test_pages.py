@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -137,6 +138,17 @@ def test_there_are_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) ->
     del vectors[0]
     gc.collect()
     assert pages.page_of(pages.vector(LENGTH)) is not None
+
+
+def test_a_limit_of_the_systems_costs_pages_only(caplog: pytest.LogCaptureFixture) -> None:
+    pages, (soft, hard) = Pages(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        vectors = [pages.vector(LENGTH) for _ in range(2)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [pages.page_of(vector) for vector in vectors] == [None, None]
+    assert caplog.text.count("no more shared memory for large updates") == 1
 
 
 def test_pages_have_no_name() -> None:
