@@ -21,6 +21,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -51,25 +52,36 @@ class Line:
         weakref.finalize(self, self.socket.close)
         self.socket.connect(address)
         self.socket.sendall(key)
+        self.owes = False
 
     def call(self, *arguments: Any) -> Spoken:
-        return Spoken(self.socket, arguments)
+        """Whoever waited for the last answer may have given up; it is not to be taken for this one's."""
+        with suppress(*LINE_ENDS):
+            if self.owes:
+                self.hear()
+            send(self.socket, ray.cloudpickle.dumps(arguments))
+        self.owes = True
+        return Spoken(self)
+
+    def hear(self) -> tuple[bool, Any]:
+        """The next answer, and whether it is one."""
+        answer: tuple[bool, Any] = receive(self.socket)
+        self.owes = False
+        return answer
 
     def close(self) -> None:
         """Hang up: the thread at the other end is done."""
         self.socket.close()
 
 
+@dataclass(frozen=True, eq=False)
 class Spoken:
     """A call on a line that waits to be answered. That the actor is dead shows in `get`, as it does in `ray.get`."""
 
-    def __init__(self, line: socket.socket, arguments: tuple[Any, ...]) -> None:
-        self.line = line
-        with suppress(ConnectionError):
-            send(line, ray.cloudpickle.dumps(arguments))
+    line: Line
 
     def get(self) -> Any:
-        well, value = receive(self.line)
+        well, value = self.line.hear()
         if not well:
             raise LineError(value)
         return value
@@ -82,7 +94,7 @@ def taken(reference: Any) -> Any:
 
 def first_of(references: Sequence[Any]) -> Any:
     """The next call to take an answer from; short ones first, which are the ones on lines."""
-    spoken = {reference.line.fileno(): reference for reference in references if isinstance(reference, Spoken)}
+    spoken = {reference.line.socket.fileno(): reference for reference in references if isinstance(reference, Spoken)}
     if not spoken:
         return ray.wait(list(references), num_returns=1)[0][0]
     ears = select.poll()

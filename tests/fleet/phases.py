@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,14 @@ def fail(client: Client, *, on: int) -> Out:
     return Out(state={"v": np.ones(1)})
 
 
+def fail_early(client: Client, *, on: int, seconds: float) -> Out:
+    """Raises on one client while others still work."""
+    if client.id == on:
+        raise ZeroDivisionError("what went wrong here")
+    time.sleep(seconds)
+    return Out({"late": True})
+
+
 def refuse(client: Client) -> Out:
     raise DataError("images are square; got 3x4. Crop them.")
 
@@ -184,8 +193,6 @@ def read_features(client: Client, *, public: Shard) -> Out:
 
 def work(client: Client, *, seconds: float = 0.0) -> Out:
     """Takes its time."""
-    import time
-
     time.sleep(seconds)
     return Out({"pid": os.getpid()})
 

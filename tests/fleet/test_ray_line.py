@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import ray
 
+from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.ray_fleet import RayFleet
 from rayfl.fleet.ray_line import KEY_BYTES, SHORT_CALLS, Line, LineError, answered, receive, send
@@ -133,6 +134,23 @@ def test_what_a_method_raises_is_told_and_the_line_stands(lined: RayFleet) -> No
     assert len(lined.map(phases.describe, CLIENTS)) == len(CLIENTS)
 
 
+@pytest.mark.parametrize("on", [CLIENTS[0], CLIENTS[-1]])
+def test_an_answer_that_nobody_waited_for_is_not_the_next_ones(lined: RayFleet, here: BaseFleet, on: int) -> None:
+    with pytest.raises(PhaseError, match="what went wrong here"):
+        lined.map(phases.fail_early, CLIENTS, on=on, seconds=0.02)
+    assert means(lined) == means(here)
+
+
+def test_a_line_that_breaks_with_an_answer_on_it_is_not_the_next_calls_trouble(
+    lined: RayFleet, here: BaseFleet
+) -> None:
+    for place in lined.pool:
+        assert place.line is not None
+        place.line.call("not", "enough")
+    os.kill(lined.hellos[0]["pid"], signal.SIGKILL)
+    assert means(lined) == means(here)
+
+
 def test_a_closed_fleet_hangs_up(cluster: None) -> None:
     fleet = ray_fleet(1)
     for _ in range(SHORT_CALLS):
@@ -206,4 +224,10 @@ def test_a_line_needs_its_actor(cluster: None) -> None:
     fleet = ray_fleet(1)
     fleet.close()
     with pytest.raises(ray.exceptions.RayActorError):
-        Line(fleet.pool[0].actor)
+        lay_until_refused(fleet.pool[0].actor)
+
+
+def lay_until_refused(actor: Any) -> None:
+    """An actor that is killed may still answer for a moment."""
+    while True:
+        Line(actor)
