@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.learn.learner import Learner, fresh_seed
-from rayfl.learn.optimisers import Optimiser, optimiser, whole
+from rayfl.learn.optimisers import Descent, LooseSgd, Optimiser, optimiser, whole
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
 from rayfl.learn.wish import Adjust, Trainee
@@ -57,24 +58,31 @@ def fit(
     resident = client.learner.resident(weights)
     if not resident.net.training:
         resident.net.train()
-    # Decay, and whatever adjusts a gradient, may reach numbers that no loss depends on.
-    all_moves = settings.weight_decay or adjust is not None or not resident.narrowed
-    live = whole if all_moves else resident.live
-    update = update or optimiser(resident, settings, live=live)
-    slopes = live(resident.gradient)
-    for batch in batches(client, settings, keep):
-        for piece in slopes:
-            piece.zero_()
-        with client.learner.precision():
-            value = loss(resident.net, batch)
-        value.backward()  # type: ignore[no-untyped-call]
-        if adjust is not None:
-            adjust(resident.parameters, resident.gradient)
-        update.step()
-        client.learner.passes.backward += len(batch.index)
-        if after_step is not None:
-            after_step(resident)
+    with descent(resident, settings, adjust) if update is None else nullcontext(update) as way:
+        for batch in batches(client, settings, keep):
+            way.clear()
+            with client.learner.precision():
+                value = loss(resident.net, batch)
+            value.backward()  # type: ignore[no-untyped-call]
+            if adjust is not None:
+                adjust(resident.parameters, resident.gradient)
+            way.step()
+            client.learner.passes.backward += len(batch.index)
+            if after_step is not None:
+                after_step(resident)
     return resident.give(client.learner.fresh)
+
+
+@contextmanager
+def descent(resident: Resident, settings: LocalTraining, adjust: Adjust | None) -> Iterator[Descent]:
+    """A fresh optimiser, on the gradients that are the least work."""
+    if resident.large and not resident.narrowed and adjust is None and settings.optimizer == "sgd":
+        with resident.loose() as tensors:
+            yield LooseSgd(tensors, settings)
+    else:
+        # Decay, and whatever adjusts a gradient, may reach numbers that no loss depends on.
+        all_moves = settings.weight_decay or adjust is not None or not resident.narrowed
+        yield optimiser(resident, settings, live=whole if all_moves else resident.live)
 
 
 def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | None = None) -> Iterator[Batch]:

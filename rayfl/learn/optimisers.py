@@ -1,11 +1,11 @@
 """Optimisers on one flat buffer: a handful of kernels a step, however many tensors a network has.
 
-Both compute exactly what torch.optim computes tensor by tensor.
+They compute exactly what torch.optim computes tensor by tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -34,9 +34,18 @@ def whole(flat: Tensor) -> list[Tensor]:
     return [flat]
 
 
-class Optimiser(Protocol):
+class Descent(Protocol):
+    """What a training loop needs of an optimiser."""
+
+    def clear(self) -> None:
+        """Forget the last gradient, before another is added up."""
+
     def step(self) -> None:
         """Change the parameters by their gradient, which may be overwritten."""
+
+
+class Optimiser(Descent, Protocol):
+    """On flat parameters, or a matrix of them."""
 
     def narrow(self, rows: int) -> None:
         """From now on, change only the first rows of a matrix of parameters."""
@@ -57,14 +66,14 @@ class Sgd:
         flat = (trained.parameters, trained.gradient, self.velocity)
         self.pieces = [flat] if live is whole else list(zip(*map(live, flat), strict=True))
 
+    def clear(self) -> None:
+        for _, gradient, _ in self.pieces:
+            gradient.zero_()
+
     @torch.no_grad()
     def step(self) -> None:
         for weights, gradient, velocity in self.pieces:
-            if self.settings.weight_decay:
-                gradient.add_(weights, alpha=self.settings.weight_decay)
-            if self.settings.momentum:
-                velocity.mul_(self.settings.momentum).add_(gradient)
-            weights.add_(velocity, alpha=-self.settings.lr)
+            descend(weights, gradient, velocity, self.settings)
 
     def narrow(self, rows: int) -> None:
         self.pieces = [
@@ -79,6 +88,37 @@ class Sgd:
             self.velocity.copy_(tensor(memory))
 
 
+class LooseSgd:
+    """`Sgd`, tensor by tensor, on gradients that lie where the backward pass made them.
+
+    Those of a large network fit in no cache: to clear a flat gradient, to add to it and to read it again takes several
+    times as long as the step itself.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], settings: LocalTraining) -> None:
+        self.tensors, self.settings = tensors, settings
+        self.velocities = [torch.zeros_like(tensor) if settings.momentum else None for tensor in tensors]
+
+    def clear(self) -> None:
+        for tensor in self.tensors:
+            tensor.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for tensor, velocity in zip(self.tensors, self.velocities, strict=True):
+            gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+            descend(tensor, gradient, gradient if velocity is None else velocity, self.settings)
+
+
+def descend(weights: Tensor, gradient: Tensor, velocity: Tensor, settings: LocalTraining) -> None:
+    """One step of SGD; without momentum, the velocity is the gradient itself."""
+    if settings.weight_decay:
+        gradient.add_(weights, alpha=settings.weight_decay)
+    if settings.momentum:
+        velocity.mul_(settings.momentum).add_(gradient)
+    weights.add_(velocity, alpha=-settings.lr)
+
+
 class Adam:
     """D. P. Kingma and J. Ba, "Adam", ICLR 2015, with the usual (0.9, 0.999) and 1e-8."""
 
@@ -88,6 +128,9 @@ class Adam:
         self.weights, self.gradient, self.settings = trained.parameters, trained.gradient, settings
         self.first, self.second = torch.zeros_like(self.gradient), torch.zeros_like(self.gradient)
         self.steps = 0
+
+    def clear(self) -> None:
+        self.gradient.zero_()
 
     @torch.no_grad()
     def step(self) -> None:

@@ -9,6 +9,7 @@ wherever it goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 Vector = NDArray[np.float32]
 Layout = Literal["channels_last", "channels_first"]
 Block = tuple[slice, ...]
-LARGE = 1 << 18  # numbers; below, copying them takes less time than moving a network
+LARGE = 1 << 18  # numbers; below, the bookkeeping that spares a copy takes longer than the copy
 
 
 def blank(length: int) -> Vector:
@@ -42,7 +43,7 @@ class Resident:
         self.gradient = torch.zeros(self.n_parameters, dtype=torch.float32, device=device)
         # The same memory for numpy, where it can see it: small clients come by too often to ask for it each time.
         self.array = self.flat.numpy() if device.type == "cpu" else None
-        self.large = len(self.flat) >= LARGE
+        self.large = self.array is not None and len(self.flat) >= LARGE
         self.given = self.narrowed = False
         for home in self.homes:
             place = home.of(self.flat)
@@ -75,8 +76,9 @@ class Resident:
     def give(self, fresh: Callable[[int], Vector] = blank) -> Vector:
         """The weights, at the end of a visit. Large ones are not copied: their memory is given away, and the network
         gets other, by `move`, before anybody uses it again."""
-        if self.array is None or not self.large:
+        if not self.large:
             return self.dump(fresh)
+        assert self.array is not None
         self.given = True
         return self.array
 
@@ -89,6 +91,16 @@ class Resident:
         for home in self.homes:
             home.tensor.data = home.of(self.flat)
         return self
+
+    @contextmanager
+    def loose(self) -> Iterator[list[Tensor]]:
+        """For a while, the gradients of the trainable parameters stay where a backward pass makes them."""
+        try:
+            yield [tensor for tensor in self.tensors if tensor.requires_grad]
+        finally:
+            for home in self.homes:
+                if home.tensor.requires_grad:
+                    home.tensor.grad = home.of(self.gradient)
 
     def narrow(self, parameter: Tensor, block: Block) -> Tensor | None:
         """Show a network only a block of a parameter; where the gradient of the block lies, if it has one."""

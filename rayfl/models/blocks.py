@@ -28,6 +28,16 @@ def normalised(convolution: nn.Conv2d, norm: Callable[[int], nn.Module]) -> list
     return [convolution, norm(convolution.out_channels), nn.ReLU(inplace=True)]
 
 
+def halved(*layers: nn.Module) -> list[nn.Module]:
+    """Layers that end in a ReLU, and then the maximum of every 2 x 2.
+
+    The maximum is taken first: which of four is the largest, and what reaches it backward, is the same to the last bit,
+    and the ReLU has a quarter of the work.
+    """
+    *others, relu = layers
+    return [*others, nn.MaxPool2d(2), relu]
+
+
 def pooled() -> list[nn.Module]:
     """Average over all positions, then one vector an image."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]

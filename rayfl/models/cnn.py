@@ -45,11 +45,12 @@ class MnistCNNWide:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
+        from rayfl.models.blocks import halved
         from rayfl.models.network import feature_size, linear_on
 
         convolutions = nn.Sequential(
-            *(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+            *halved(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(inplace=True)),
+            *halved(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(inplace=True)),
             nn.Flatten(),
         )
         hidden = nn.Linear(feature_size(convolutions, shape, "mnist_cnn_wide"), 512)
@@ -67,15 +68,14 @@ class VGG:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.blocks import normalised, normaliser
+        from rayfl.models.blocks import halved, normalised, normaliser
         from rayfl.models.network import feature_size, linear_on
 
         norm = normaliser(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
         for inputs, width in ((shape[2], 64), (64, 128), (128, 256)):
             layers += normalised(nn.Conv2d(inputs, width, 3, padding=1), norm)
-            layers += normalised(nn.Conv2d(width, width, 3, padding=1), norm)
-            layers.append(nn.MaxPool2d(2))
+            layers += halved(*normalised(nn.Conv2d(width, width, 3, padding=1), norm))
         convolutions = nn.Sequential(*layers, nn.Flatten())
         hidden = [nn.Linear(feature_size(convolutions, shape, "vgg"), 512), nn.ReLU(), nn.Dropout(self.dropout)]
         hidden += [nn.Linear(512, 512), nn.ReLU(), nn.Dropout(self.dropout)]
@@ -96,12 +96,12 @@ class CNN4:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.blocks import normalised, normaliser
+        from rayfl.models.blocks import halved, normalised, normaliser
         from rayfl.models.network import feature_size, linear_on
 
         norm = normaliser(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
         for inputs, width in zip((shape[2], *self.widths), self.widths, strict=False):
-            layers += [*normalised(nn.Conv2d(inputs, width, 3, padding=1), norm), nn.MaxPool2d(2)]
+            layers += halved(*normalised(nn.Conv2d(inputs, width, 3, padding=1), norm))
         trunk = nn.Sequential(*layers, nn.Flatten())
         return linear_on(trunk, feature_size(trunk, shape, "cnn4"), classes)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rayfl.learn.fit import batches, fit, in_memory, on_the_device, outputs, sample_losses, visits
+from rayfl.learn.fit import Batch, batches, fit, in_memory, on_the_device, outputs, sample_losses, visits
 from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded
@@ -214,6 +214,77 @@ def test_own_loss_adjustment_and_steps() -> None:
     )
     np.testing.assert_allclose(moved, start() - 1.0, atol=1e-6)
     assert seen == [pytest.approx(start()[0] - 0.5), pytest.approx(start()[0] - 1.0)]
+
+
+class Partly(nn.Module):
+    """One layer that no loss depends on, one that is frozen, one that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle, self.fixed, self.twice = nn.Linear(3, 2), nn.Linear(128, 128), nn.Linear(128, 128)
+        self.last = nn.Linear(128, 3)
+        self.fixed.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.last(self.twice(self.twice(self.fixed(x.flatten(1))).relu()))
+        return logits
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"momentum": 0.9},
+    {"weight_decay": 0.1},
+    {"momentum": 0.5, "weight_decay": 1e-2},
+    {"precision": "bf16"},
+    {"optimizer": "adam", "lr": 1e-3},
+]
+
+
+@pytest.mark.parametrize("build", [conv_net, lambda: seeded(Partly)])
+@pytest.mark.parametrize("given", SETTINGS, ids=str)
+def test_gradients_that_stay_where_they_are_made_change_no_bit(
+    build: Callable[[], nn.Module], given: dict[str, Any]
+) -> None:
+    ends = []
+    for large in (False, True):
+        place = learner(build, batch_size=8, epochs=3, **given)
+        resident = place.resident()
+        resident.large = large
+        begin = resident.dump()
+        ends.append([fit(client(20, place), begin).tobytes() for _ in range(2)])
+        assert bool(resident.gradient.any()) == (not large or given.get("optimizer") == "adam")
+    assert ends[0] == ends[1]
+    assert ends[0][0] == ends[0][1] != begin.tobytes()
+
+
+def test_after_a_visit_gradients_lie_in_the_flat_one_again() -> None:
+    place = learner(conv_net, epochs=1)
+    resident = place.resident()
+    resident.large = True
+
+    def refuse(net: nn.Module, batch: Batch) -> torch.Tensor:
+        raise ZeroDivisionError
+
+    def loss_of(net: nn.Module) -> torch.Tensor:
+        return net(torch.ones(4, 2, 8, 8)).square().sum()  # type: ignore[no-any-return]
+
+    fit(client(9, place), resident.dump())
+    with pytest.raises(ZeroDivisionError):
+        fit(client(9, place), resident.dump(), loss=refuse)
+    resident.gradient.zero_()
+    loss_of(place.resident().net).backward()  # type: ignore[no-untyped-call]
+    other = Resident(conv_net(), torch.device("cpu")).load(resident.dump())
+    loss_of(other.net).backward()  # type: ignore[no-untyped-call]
+    assert torch.equal(resident.gradient, other.gradient)
+
+
+def test_an_adjustment_sees_the_whole_gradient_of_a_large_network() -> None:
+    ends = []
+    for large in (False, True):
+        place = learner(conv_net, batch_size=8, epochs=2)
+        place.resident().large = large
+        ends.append(fit(client(20, place), start(conv_net), adjust=lambda w, g: g.add_(w, alpha=0.1)).tobytes())
+    assert ends[0] == ends[1]
 
 
 def test_settings_of_a_visit_replace_those_of_the_run() -> None:

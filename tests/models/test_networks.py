@@ -12,7 +12,7 @@ from torch import nn
 
 from rayfl.errors import ConfigError
 from rayfl.models import MODELS
-from rayfl.models.blocks import normaliser
+from rayfl.models.blocks import halved, normaliser
 from rayfl.models.heads import ProjectedClassifier, projection_mlp
 from rayfl.models.network import Network, Shape, initialise, parameter_count
 
@@ -144,6 +144,29 @@ def test_every_weight_receives_a_gradient() -> None:
     network = made({"name": "preact_resnet18"}, (8, 8, 3), 4)
     network(torch.rand(4, 3, 8, 8)).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+
+
+@pytest.mark.parametrize("memory", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("values", ["drawn", "tied", "low"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_the_maximum_before_a_relu_is_the_same_to_the_last_bit(
+    memory: torch.memory_format, values: str, kind: torch.dtype
+) -> None:
+    """Forward and backward, with several that are the largest, and where none of four is positive."""
+    drawn = torch.randn(5, 3, 9, 8, generator=torch.Generator().manual_seed(0))
+    x = {"drawn": drawn, "tied": drawn.round(), "low": drawn - 1.5}[values].to(kind).contiguous(memory_format=memory)
+    weight = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(1)).to(kind)
+    found = []
+    for layers in ([nn.ReLU(), nn.MaxPool2d(2)], halved(nn.ReLU(inplace=True))):
+        leaf = x.clone().requires_grad_()
+        out = nn.Sequential(*layers)(leaf)
+        (out * weight).sum().backward()
+        assert leaf.grad is not None
+        found.append((out, leaf.grad))
+    (out, slope), (other, other_slope) = found
+    assert torch.equal(out, other)
+    assert torch.equal(slope, other_slope)
+    assert slope.any()
 
 
 def test_without_running_statistics_a_prediction_depends_on_its_batch() -> None:
