@@ -71,10 +71,16 @@ class Drill:
 
     def await_process(self, title: str) -> int:
         """The id of a process of this run's own Ray whose title begins so."""
+        known: list[int] = []
         found: list[int] = []
+        looked = -1.0
 
         def seen() -> bool:
-            found[:] = [pid for pid in descendants(self.process.pid) if title_of(pid).startswith(title)]
+            nonlocal known, looked
+            # To look through all processes of a machine takes longer than some of the moments that are waited for.
+            if time.monotonic() - looked > 0.1:
+                known, looked = descendants(self.process.pid), time.monotonic()
+            found[:] = [pid for pid in known if title_of(pid).startswith(title)]
             return bool(found)
 
         self.watch(seen, title)
@@ -85,7 +91,7 @@ class Drill:
         while not seen():
             assert self.process.poll() is None, f"the run ended before {what}:\n{self.text}"
             assert time.monotonic() - started < PATIENCE, f"no {what} within {PATIENCE} s:\n{self.text}"
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def ended(self) -> int:
         """The exit code."""
