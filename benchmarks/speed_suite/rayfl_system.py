@@ -127,10 +127,14 @@ def main() -> None:
 
 def measure(told: argparse.Namespace, settings: Settings) -> None:
     """One run, followed with a clock."""
-    config = configured(settings, told.variant)
-    if config is not None:
+    from rayfl.fleet.garbage import settling_in
+
+    # As `rayfl run` does.
+    with settling_in():
         from rayfl.experiment import run
 
+        config = configured(settings, told.variant)
+    if config is not None:
         clock = Clock(told.started, told.warmup)
         result = run(config, progress=Watch(clock))
         finished = time.time()

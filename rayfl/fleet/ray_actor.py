@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from rayfl.fleet.travel import STATE_BYTES, Batch, filled
 
 log = logging.getLogger("rayfl")
 
+FIRST_CALLS = 8  # of the same work: what it imports and keeps is there by then
+
 
 class ClientActor:
     """One place on the cluster."""
@@ -41,8 +44,8 @@ class ClientActor:
         self.pages, self.opened = Pages(), Opened()
         with settling_in():
             made, held = ray.get([*spec, *holdings])
-        self.cores = keep_to_own(made.threads)
-        self.become(made, pinned, held)
+            self.cores = keep_to_own(made.threads)
+            self.become(made, pinned, held)
 
     def become(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
         """Serve this federation from now on, and nothing of an earlier one."""
@@ -54,6 +57,7 @@ class ClientActor:
             torch.cuda.set_per_process_memory_fraction(pinned.gpus)
         self.executor = Executor(holdings, spec.make_learner(), spec.streams)
         self.executor.learner.fresh = self.pages.vector
+        self.calls = 0
 
     def hello(self) -> dict[str, Any]:
         """Where this actor lives."""
@@ -79,7 +83,8 @@ class ClientActor:
         *values: Any,
     ) -> Answer:
         """Outcomes of all tasks. What large states they leave is kept for `collect`."""
-        with self.one_at_a_time:
+        self.calls += 1
+        with self.one_at_a_time, settling_in() if self.calls <= FIRST_CALLS else nullcontext():
             self._free(free)
             results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
             done = [outcome for outcome, _ in results]

@@ -113,6 +113,11 @@ def too_much_and_state(client: Client) -> Out:
     return Out({"weights": np.zeros(1 << 21, np.uint8)}, state={"v": np.ones(1)})
 
 
+def garbage(client: Client) -> Out:
+    """How many objects of this process are looked through for garbage, and how many never are."""
+    return Out({"watched": len(gc.get_objects()), "settled": gc.get_freeze_count()})
+
+
 def fail(client: Client, *, on: int) -> Out:
     """Raises on one client, after others left their state."""
     if client.id == on:

@@ -20,6 +20,7 @@ from rayfl.fleet import ray_fleet as module
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
 from rayfl.fleet.pages import LEAST_BYTES, SUPPORTED
+from rayfl.fleet.ray_actor import FIRST_CALLS
 from rayfl.fleet.ray_fleet import RayFleet
 from rayfl.fleet.seam import SERVER, DataRef, Ref
 from rayfl.fleet.travel import INLINE_BYTES, STATE_BYTES, Here, Slot, emptied, filled, within_limit
@@ -194,6 +195,13 @@ def test_whoever_shares_the_coordinators_processor_is_sent_to_last(
         calls.clear()
         ray_pool.map(phases.describe, CLIENTS)
         assert [place for place, _, _ in calls] == order
+
+
+def test_short_rounds_are_not_halted_by_a_search_through_all_that_was_imported(ray_pool: RayFleet) -> None:
+    for _ in range(FIRST_CALLS):
+        ray_pool.map(phases.garbage, CLIENTS)
+    for report in ray_pool.map(phases.garbage, CLIENTS).values():
+        assert report["watched"] < report["settled"] / 10
 
 
 def test_an_actor_that_cannot_start_is_a_clear_error(cluster: None) -> None:
