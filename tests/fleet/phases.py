@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import time
@@ -170,9 +171,9 @@ def train_a_bit(client: Client, *, w: Vector) -> Out:
 
 def held_updates(client: Client) -> Out:
     """How many updates lie where this runs, beside those of this map."""
-    found = [thing for thing in gc.get_objects() if type(thing) is Executor]
-    places = [place for place in found if place.learner is client.learner]
-    return Out({"held": sorted(key for place in places for key in place.updates), "pid": os.getpid()})
+    callers = (frame.frame.f_locals.get("self") for frame in inspect.stack(0))
+    place = next(caller for caller in callers if type(caller) is Executor)
+    return Out({"held": sorted(place.updates), "pid": os.getpid()})
 
 
 def die_once(client: Client, *, victim: int, marker: str) -> Out:
