@@ -7,7 +7,6 @@ import os
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rayfl.fleet.cores import keep_to_own
 from rayfl.fleet.exact import Grid, Partial, finish, merged, whole_sum
 from rayfl.fleet.executor import Done, Executor, Holdings
 from rayfl.fleet.expected import Answer, Expected
-from rayfl.fleet.garbage import settling_in
+from rayfl.fleet.garbage import settle, settling_in
 from rayfl.fleet.pages import Opened, Page, Pages
 from rayfl.fleet.placement import Placement
 from rayfl.fleet.probe import footprint
@@ -29,7 +28,7 @@ from rayfl.fleet.travel import STATE_BYTES, Batch, filled
 
 log = logging.getLogger("rayfl")
 
-FIRST_CALLS = 8  # of the same work: what it imports and keeps is there by then
+FIRST_CALLS = 8  # by then, what the work imports and keeps is there
 
 
 class ClientActor:
@@ -83,8 +82,10 @@ class ClientActor:
         *values: Any,
     ) -> Answer:
         """Outcomes of all tasks. What large states they leave is kept for `collect`."""
-        self.calls += 1
-        with self.one_at_a_time, settling_in() if self.calls <= FIRST_CALLS else nullcontext():
+        with self.one_at_a_time:
+            self.calls += 1
+            if self.calls == FIRST_CALLS:
+                settle()
             self._free(free)
             results = list(self.executor.run(number, phase, batch.unpacked(values), filled(shared, values)))
             done = [outcome for outcome, _ in results]

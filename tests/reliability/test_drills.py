@@ -64,7 +64,7 @@ def assert_same(drill: Drill, undisturbed: Comparable) -> None:
 # -- death of processes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("actors", [1, 3])
+@pytest.mark.parametrize("actors", [1, 2, 3])
 def test_killing_a_client_actor_and_then_the_coordinator_changes_no_bit(
     start: Start, undisturbed: Comparable, actors: int
 ) -> None:
@@ -92,8 +92,11 @@ def undisturbed_and_wide(tmp_path_factory: pytest.TempPathFactory) -> Comparable
     return comparable(drill.directory)
 
 
-def test_killing_a_keeper_after_a_client_actor_changes_no_bit(start: Start, undisturbed_and_wide: Comparable) -> None:
-    drill = start("resources.actors=3", "resources.keepers=2", WIDE, PAUSE)
+@pytest.mark.parametrize("keepers", [1, 2])
+def test_killing_a_keeper_after_a_client_actor_changes_no_bit(
+    start: Start, undisturbed_and_wide: Comparable, keepers: int
+) -> None:
+    drill = start("resources.actors=3", f"resources.keepers={keepers}", WIDE, PAUSE)
     drill.await_round(3)
     os.kill(drill.await_process("ray::ClientActor.answer"), signal.SIGKILL)
     drill.await_round(9)
