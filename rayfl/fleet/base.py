@@ -162,8 +162,12 @@ class BaseFleet(Fleet):
     ) -> Replies:
         tasks = self._tasks(sorted(set(clients)), each or {})
         number = next(self._numbers)
-        done, stored = self.execute(number, phase, tasks, shared)
-        self.refuse_errors(done.values())
+        try:
+            done, stored = self.execute(number, phase, tasks, shared)
+            self.refuse_errors(done.values())
+        except BaseException:
+            self.forget(number)
+            raise
         diverged = tuple(client for client, outcome in done.items() if not outcome.finite)
         self.diverged += diverged
         self._commit({client: handle for client, handle in stored.items() if client not in diverged}, done)
@@ -262,6 +266,11 @@ class BaseFleet(Fleet):
         shared: Mapping[str, Any],
         done: Mapping[ClientId, Done],
     ) -> Replies:
+        raise NotImplementedError
+
+    @abstractmethod
+    def forget(self, number: int) -> None:
+        """Free what a map left: nobody will ask for it."""
         raise NotImplementedError
 
     @abstractmethod

@@ -34,6 +34,9 @@ class InlineFleet(BaseFleet):
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         self.executor.add_features(name, features)
 
+    def forget(self, number: int) -> None:
+        self.executor.free(number)
+
     def put(self, value: Any) -> Ref:
         return Ref(walked(value, copied), nbytes=nbytes(value, scalars=False))
 
@@ -66,7 +69,7 @@ class InlineReplies(Replies):
         super().__init__({client: outcome.report for client, outcome in done.items()})
         self._fleet, self._number = fleet, number
         self._peaks = {client: outcome.peaks for client, outcome in done.items()}
-        weakref.finalize(self, fleet.executor.free, number)
+        weakref.finalize(self, fleet.forget, number)
 
     def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
         chosen = self.checked_weights(weights)

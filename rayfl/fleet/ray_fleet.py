@@ -25,7 +25,7 @@ from rayfl.fleet.expected import Answer, Early, Expectation, Expected
 from rayfl.fleet.pages import SUPPORTED, Page, Pages
 from rayfl.fleet.placement import Plan
 from rayfl.fleet.ray_keepers import Keepers
-from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError
+from rayfl.fleet.ray_line import DEATHS, SHORT_CALLS, SHORT_SECONDS, Line, LineError, unwind
 from rayfl.fleet.ray_places import Call, Hiring, Place
 from rayfl.fleet.ray_replies import RayReplies
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies
@@ -265,6 +265,7 @@ class RayFleet(BaseFleet):
             raise PhaseError(f"a call for client {who} failed in round {self.round}:\n{error}") from error
 
     def _replace(self, place: int, error: Exception, stillbirths: int = 0) -> None:
+        unwind(error)
         log.warning("client actor %d died in round %d and is replaced (%s)", place, self.round, type(error).__name__)
         self.pool[place].dismiss()
         self.pool[place] = Place(self._hire(), self.pool[place].generation + 1, stillbirths)
@@ -293,7 +294,8 @@ class RayFleet(BaseFleet):
     def _lay_line(self, place: Place) -> None:
         try:
             place.line = Line(place.actor)
-        except DEATHS:
+        except DEATHS as error:
+            unwind(error)
             log.debug("an actor died while a line was laid to it: its next call will tell")
 
     # -- updates -----------------------------------------------------------------------------------------------
@@ -309,6 +311,7 @@ class RayFleet(BaseFleet):
         return RayReplies(self, number, phase, tasks, shared, done)
 
     def forget(self, number: int) -> None:
+        self.early.pop(number, None)
         self.where.pop(number, None)
         self.on_pages.pop(number, None)
         for place in self.pool:

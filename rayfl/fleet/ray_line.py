@@ -87,6 +87,15 @@ class Spoken:
         return value
 
 
+def unwind(error: BaseException) -> None:
+    """Let go of the calls that an error came through, once it is dealt with.
+
+    A call of Ray's still refers to the error that it raised, and so the two of them, the round around them, and all
+    updates of that round, would stay until Python looks for garbage.
+    """
+    error.__traceback__ = None
+
+
 def taken(reference: Any) -> Any:
     """What a call answered, by whichever way it went."""
     return reference.get() if isinstance(reference, Spoken) else ray.get(reference)

@@ -12,7 +12,7 @@ from rayfl.fleet.base import examined
 from rayfl.fleet.exact import CHUNK, Grid, finish
 from rayfl.fleet.executor import Done, Task, frozen
 from rayfl.fleet.pages import FLOAT_BYTES, LEAST_BYTES, MOST_PAGES, Page
-from rayfl.fleet.ray_line import DEATHS
+from rayfl.fleet.ray_line import DEATHS, unwind
 from rayfl.fleet.ray_places import in_a_tree
 from rayfl.fleet.seam import ClientId, Phase, Ref, Replies, Report
 from rayfl.fleet.travel import INLINE_BYTES, Here, emptied
@@ -48,7 +48,8 @@ class RayReplies(Replies):
             try:
                 with self._fleet.clock.running("reduce"):
                     return Ref(self._mean(groups, chosen, key, size), nbytes=size)
-            except DEATHS:
+            except DEATHS as error:
+                unwind(error)
                 self._fleet.bury_the_dead()
 
     def _mean(self, groups: dict[int, list[ClientId]], weights: Mapping[ClientId, float], key: str, size: int) -> Any:
@@ -124,7 +125,8 @@ class RayReplies(Replies):
             ]
             try:
                 done = [outcome for part in ray.get(calls) for outcome in part]
-            except DEATHS:
+            except DEATHS as error:
+                unwind(error)
                 self._fleet.bury_the_dead()
                 continue
             return examined(self._fleet, done)

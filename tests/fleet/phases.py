@@ -126,6 +126,13 @@ def fail(client: Client, *, on: int) -> Out:
     return Out(state={"v": np.ones(1)})
 
 
+def fail_after_updates(client: Client, *, on: int) -> Out:
+    """Raises on one client, after others left their updates."""
+    if client.id == on:
+        raise ZeroDivisionError("what went wrong here")
+    return update(client)
+
+
 def fail_early(client: Client, *, on: int, seconds: float) -> Out:
     """Raises on one client while others still work."""
     if client.id == on:

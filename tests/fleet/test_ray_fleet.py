@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from rayfl.fleet.executor import Task
 from rayfl.fleet.pages import LEAST_BYTES, SUPPORTED
 from rayfl.fleet.ray_actor import FIRST_CALLS
 from rayfl.fleet.ray_fleet import RayFleet
-from rayfl.fleet.seam import SERVER, DataRef, Ref
+from rayfl.fleet.seam import SERVER, DataRef, Ref, Replies
 from rayfl.fleet.travel import INLINE_BYTES, STATE_BYTES, Here, Slot, emptied, filled, within_limit
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, ray_fleet, spec
 
 Calls = list[tuple[int, list[int], list[Any]]]
+WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
 
 
 @pytest.fixture
@@ -216,23 +218,21 @@ def test_an_actor_that_cannot_start_is_a_clear_error(cluster: None) -> None:
 def test_updates_that_died_before_the_mean_are_made_again(
     ray_pool: RayFleet, here: BaseFleet, victims: list[int]
 ) -> None:
-    weights = {client: float(SIZES[client]) for client in CLIENTS}
-    expected = here.get(here.map(phases.update, CLIENTS).mean(weights))
+    expected = here.get(here.map(phases.update, CLIENTS).mean(WEIGHTS))
     before, got = pids(ray_pool), ray_pool.map(phases.update, CLIENTS)
     for victim in victims:
         os.kill(before[victim], signal.SIGKILL)
-    assert ray_pool.get(got.mean(weights)).tobytes() == expected.tobytes()
+    assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == expected.tobytes()
     replaced = [old != new for old, new in zip(before, pids(ray_pool), strict=True)]
     assert replaced == [place in victims for place in (0, 1)]
 
 
 def test_a_sum_that_was_made_early_outlives_its_actor(ray_pool: RayFleet, here: BaseFleet) -> None:
-    weights = {client: float(SIZES[client]) for client in CLIENTS}
-    expected = here.get(here.map(phases.update, CLIENTS).mean(weights))
-    ray_pool.map(phases.update, CLIENTS).mean(weights)
+    expected = here.get(here.map(phases.update, CLIENTS).mean(WEIGHTS))
+    ray_pool.map(phases.update, CLIENTS).mean(WEIGHTS)
     got = ray_pool.map(phases.update, CLIENTS)
     os.kill(pids(ray_pool)[0], signal.SIGKILL)
-    assert ray_pool.get(got.mean(weights)).tobytes() == expected.tobytes()
+    assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == expected.tobytes()
     ray_pool.bury_the_dead()
 
 
@@ -241,6 +241,24 @@ def test_an_examination_survives_a_death(ray_pool: RayFleet, here: BaseFleet) ->
     got = ray_pool.map(phases.update, CLIENTS)
     os.kill(pids(ray_pool)[1], signal.SIGKILL)
     assert got.examine(phases.norm) == expected
+
+
+@pytest.mark.parametrize(
+    "look", [lambda got: got.mean(WEIGHTS), lambda got: got.examine(phases.norm)], ids=["mean", "examine"]
+)
+def test_a_round_with_a_death_frees_its_updates(ray_pool: RayFleet, look: Callable[[Replies], object]) -> None:
+    """At once, and not only when Python looks for garbage."""
+    gc.collect()
+    gc.disable()
+    try:
+        got = ray_pool.map(phases.update, CLIENTS)
+        os.kill(pids(ray_pool)[0], signal.SIGKILL)
+        look(got)
+        del got
+        for report in ray_pool.map(phases.held_updates, CLIENTS).values():
+            assert report["held"] == []
+    finally:
+        gc.enable()
 
 
 def test_a_death_during_a_map_changes_nothing(ray_pool: RayFleet, here: BaseFleet, tmp_path: Path) -> None:
@@ -299,7 +317,6 @@ def test_the_place_failed_or_the_method_did(ray_pool: RayFleet, error: str | Non
 # -- one memory ------------------------------------------------------------------------------------------------------
 
 LARGE: dict[str, Any] = {"size": LEAST_BYTES // 4 + 12345}
-WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
 on_linux = pytest.mark.skipif(not SUPPORTED, reason="pages are a matter of Linux")
 
 

@@ -314,6 +314,14 @@ def test_updates_are_freed_with_their_replies(fleet: BaseFleet) -> None:
         assert report["held"] == []
 
 
+@pytest.mark.parametrize("on", CLIENTS)
+def test_updates_of_a_map_that_failed_are_freed(fleet: BaseFleet, on: int) -> None:
+    with pytest.raises(PhaseError, match="what went wrong here"):
+        fleet.map(phases.fail_after_updates, CLIENTS, on=on)
+    for report in fleet.map(phases.held_updates, CLIENTS).values():
+        assert report["held"] == []
+
+
 def test_updates_of_a_void_round_are_freed(fleet: BaseFleet) -> None:
     with pytest.raises(NobodyLeft, match="diverged"):
         fleet.map(phases.leave, CLIENTS, models={client: [NAN] for client in CLIENTS})
