@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from rayfl.component import Registry, component
 from rayfl.fleet.seam import ClientId, Fleet, Replies
 
 
-class Weighting:
+class Weighting(ABC):
     """The weights of one round's average; their scale does not matter."""
 
     def check(self, fleet: Fleet) -> None:
         """Refuse, before the first round, a federation that this weighting cannot work on."""
 
+    @abstractmethod
     def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:
+        """How much each client that replied counts; those without a weight count nothing."""
         raise NotImplementedError
 
 

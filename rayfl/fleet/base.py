@@ -41,6 +41,7 @@ class Streams:
     seed: int
 
     def __call__(self, t: int, client: ClientId) -> np.random.Generator:
+        # Rounds begin at -1 and the server's ids are negative: shifted, each fills its half of one word.
         return np.random.Generator(np.random.Philox(Key(self.seed, ((t + 1) << 32) + client + (1 << 31))))  # type: ignore[arg-type]
 
 
@@ -111,6 +112,7 @@ class BaseFleet(Fleet):
     def __init__(self, spec: Spec, holdings: Holdings) -> None:
         self.spec = spec
         self.sizes = np.diff(holdings.offsets)
+        # Asked for one by one, thousands of times a round, which a list answers sooner than an array.
         self._sizes: list[int] = self.sizes.tolist()
         height, width, channels = holdings.x.shape[1:]
         self.shape, self.training = (height, width, channels), spec.training
@@ -170,6 +172,7 @@ class BaseFleet(Fleet):
             raise
         diverged = tuple(client for client, outcome in done.items() if not outcome.finite)
         self.diverged += diverged
+        # After the last client: nobody may see what another one left in the same map.
         self._commit({client: handle for client, handle in stored.items() if client not in diverged}, done)
         self._account(done.values(), tasks, shared)
         alive = {client: outcome for client, outcome in done.items() if client not in diverged}
@@ -181,6 +184,7 @@ class BaseFleet(Fleet):
         return replies
 
     def serve(self, phase: Phase, **inputs: Any) -> Ref:
+        # The mean of one is that one, bit for bit.
         return self.map(phase, [SERVER], **inputs).mean({SERVER: 1.0})
 
     def state(self, client: ClientId, key: str) -> Ref | None:
@@ -197,6 +201,7 @@ class BaseFleet(Fleet):
 
     def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
         self._estimates[name] = {client: float(value) for client, value in sorted(values.items())}
+        # What was said of a client stands until something else is.
         latest = np.array(self.left.get(f"estimate/{name}", np.full(len(self.sizes), np.nan)))
         latest[list(self._estimates[name])] = list(self._estimates[name].values())
         self.left[f"estimate/{name}"] = latest
@@ -205,6 +210,7 @@ class BaseFleet(Fleet):
         self._answers[held] = dict(labels)
 
     def leave(self, name: str, array: NDArray[Any]) -> None:
+        # A copy: the method may go on with its own.
         self.left[name] = np.array(array)
 
     def rng(self, t: int, purpose: str) -> np.random.Generator:
@@ -237,6 +243,7 @@ class BaseFleet(Fleet):
     ) -> Errand:
         """Run server tasks that no round waits for; `then` is given their reports, and the seconds that they took."""
         tasks = self._tasks(list(each), each)
+        # By default there is nobody to work beside, so it is done on the spot.
         done, _ = self.execute(next(self._numbers), phase, tasks, shared)
         self.tell(then, done.values())
         return Errand()
@@ -290,6 +297,7 @@ class BaseFleet(Fleet):
     def refuse_errors(self, done: Iterable[Done]) -> None:
         """A phase that raised stops the run: nothing is aggregated from survivors."""
         for outcome in done:
+            # What a person can mend is said as it is, without a traceback around it.
             if outcome.refusal is not None:
                 raise outcome.refusal
             if outcome.error is not None:
@@ -306,6 +314,7 @@ class BaseFleet(Fleet):
         if max(clients, default=0) >= len(self.sizes):
             raise ConfigError(broken(f"clients have ids below {len(self.sizes)}", max(clients)))
         t, table = self.round, self.table
+        # Inputs are copied: lost work is done again later, when the method may have changed its own.
         return {
             client: Task(client, t, dict(own) if (own := each.get(client)) else NOTHING, table.get(client, NOTHING))
             for client in clients
@@ -326,6 +335,7 @@ class BaseFleet(Fleet):
         own = [inputs for outcome in clients if (inputs := tasks[outcome.client].inputs)]
         costs = self.costs
         costs.participants += len(clients)
+        # Numbers among the inputs are settings, which a real client would have been told once.
         costs.down += len(clients) * nbytes(shared, scalars=False) + nbytes(own, scalars=False)
         costs.up += sum(outcome.up for outcome in clients)
         costs.forward += sum(outcome.forward for outcome in clients)

@@ -120,6 +120,7 @@ def placed(
     total = ray.cluster_resources()
     gpus_there = float(total.get("GPU", 0))
     cuda = device == "cuda" or (device == "auto" and gpus_there > 0 and gpus != 0)
+    # Where nothing is said, or until it is measured: four clients to a GPU.
     share = (0.25 if cuda else 0.0) if gpus is None or isinstance(gpus, str) else gpus
     if (cuda or share) and gpus_there < max(share, 1e-9):
         rule = f"device: {device} with {share} GPU an actor needs a GPU in the cluster"
@@ -146,6 +147,7 @@ def placed(
 
 def room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
     """How many actors one node can hold; no actor's fraction of a GPU spans two."""
+    # 0.2 fits into 0.6 three times, which rounding would deny.
     room = int(node.get("CPU", 0) / cpus + 1e-9)
     if not gpus:
         return room
@@ -179,6 +181,7 @@ def drive(
     reference = ray.put(run)
     deaths, reached = 0, -1
     while True:
+        # Calls at a time: the run itself, who follows it, who wants it saved; and one to spare.
         actor = ray.remote(Coordinator).options(
             num_cpus=0, max_concurrency=4, max_restarts=0, scheduling_strategy=here()
         )
@@ -200,9 +203,11 @@ def drive(
                 log.warning("the coordinator died after round %d and is started again", reached)
             continue
         except BaseException:
+            # Ctrl-C, or a job that is stopped: the rounds so far are somebody's hours.
             progress.save_quickly()
             raise
         finally:
+            # Left to Ray, it would first finish what it is doing, which is the run.
             ray.kill(coordinator)
         if ended.error is not None:
             raise ended.error

@@ -26,9 +26,11 @@ def keep_to_own(count: int) -> list[int]:
     for core in sorted(os.sched_getaffinity(0)):
         if len(claimed) < count and (lock := claim(core)) is not None:
             claimed[core] = lock
+    # With fewer than it has threads, they would take turns while other processors idle.
     if not claimed or len(claimed) < count:
         return []
     os.sched_setaffinity(0, claimed)
+    # An open file is a claim: it must outlive this call.
     held.extend(claimed.values())
     return list(claimed)
 
@@ -37,6 +39,7 @@ def claim(core: int) -> IO[bytes] | None:
     """The lock of a processor, unless another process has it."""
     import fcntl
 
+    # A folder for each user: nobody can hold another's processors by holding a file.
     folder = Path(tempfile.gettempdir(), f"rayfl-cores-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     lock = (folder / str(core)).open("wb")

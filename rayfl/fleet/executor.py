@@ -45,6 +45,7 @@ class Holdings:
         """The server owns nothing here: its sets are named ones."""
         rows = self.rows(client)
         x, y = self.x.take(rows, axis=0), self.y.take(rows)
+        # What is written here would be gone at the next visit: it had better raise.
         x.setflags(write=False)
         y.setflags(write=False)
         return Shard(x, y if self.client_labels or client < 0 else None)
@@ -121,6 +122,7 @@ class Executor:
                 if out.update:
                     self.updates[mapping, done.client] = out.update
                 yield done, out.state
+                # The whole map is void: nobody will ask for what is left of it.
                 if done.error is not None:
                     return
             start += len(group)
@@ -134,6 +136,7 @@ class Executor:
                 visit.advance(visit.wish.carried_out(visit.client))
             return [ended(visit, self.lockstep.measured("alone", started))]
         except Exception as error:
+            # As text, for it crosses processes, and not every exception can be pickled.
             return [(failed(task.client, error), Left())]
 
     def _together(self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]) -> list[tuple[Done, Left]]:
@@ -144,6 +147,7 @@ class Executor:
             for task in tasks:
                 at = task.client
                 visits.append(self._begin(phase, task, inputs))
+            # A step in lockstep belongs to no single client: the first stands for all.
             at = tasks[0].client
             together(self.learner, visits)
             seconds = self.lockstep.measured("together", started, len(tasks))
@@ -185,6 +189,7 @@ class Executor:
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         results = []
         for client in clients:
+            # Negative ids are the server's: it draws from its own streams, one for every update.
             task = Task(-1 - client, t, {"w": self.updates[mapping, client]["w"]}, {})
             ((done, _),) = self._visit(phase, task, inputs)
             results.append(done._replace(client=client))
@@ -272,6 +277,7 @@ def failed(client: ClientId, error: Exception) -> Done:
 
 def named(update: Vector | Mapping[str, Vector]) -> Mapping[str, Vector]:
     """An update as named vectors; a bare vector is called `w`."""
+    # Sums read memory as it lies: float32 without gaps.
     if isinstance(update, np.ndarray):
         return {"w": np.ascontiguousarray(update, dtype=np.float32)}
     return {name: np.ascontiguousarray(vector, dtype=np.float32) for name, vector in update.items()}
@@ -321,6 +327,7 @@ def walked(value: Any, change: Callable[[Any], Any]) -> Any:
         return {key: walked(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [walked(item, change) for item in value]
+        # Named tuples take their items one by one.
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return change(value)
 

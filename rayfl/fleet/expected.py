@@ -61,6 +61,7 @@ class Early:
         """All of them, if they are just those of this mean."""
         if self.expected is None or self.expected.grid != grid or self.expected.weights != weights:
             return None
+        # One actor without a sum (an update of its has diverged, say), and all are asked for theirs.
         made = [answer.sum for answer in self.answers if answer.sum is not None]
         return made if len(made) == len(self.answers) else None
 
@@ -81,6 +82,7 @@ class Expectation:
 
     def of(self, clients: Collection[ClientId]) -> Expected | None:
         """What is expected of a map over these clients; nothing as long as no mean was by size."""
+        # A mean of one needs no sum, and the server's tasks have no sizes.
         if self.grid is None or len(clients) < 2 or min(clients) < 0:
             return None
         self.latest = self.by_size(clients)
@@ -96,4 +98,5 @@ class Expectation:
         """Take note of a mean that was asked for."""
         if weights != self.latest:
             self.latest = self.by_size(weights)
+        # A method with weights of its own is left alone until it asks for sizes again.
         self.grid = grid if weights == self.latest else None

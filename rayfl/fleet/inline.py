@@ -23,6 +23,7 @@ class InlineFleet(BaseFleet):
 
         super().__init__(spec, holdings)
         self._threads = torch.get_num_threads()
+        # As many as an actor has: a kernel that is split over more threads may round differently.
         torch.set_num_threads(spec.threads)
         self.executor = Executor(holdings, spec.make_learner(), spec.streams)
 
@@ -38,6 +39,7 @@ class InlineFleet(BaseFleet):
         self.executor.free(number)
 
     def put(self, value: Any) -> Ref:
+        # As a store would: what the method does to its own array afterwards must not show.
         return Ref(walked(value, copied), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:

@@ -61,6 +61,7 @@ def begun(client: Client, called: object) -> Visit:
 
 def together(learner: Learner, visits: Sequence[Visit]) -> None:
     """Carry out all visits, every round of wishes in one go. The visits have been advanced to their first wish."""
+    # Here, because whoever only makes visits does without torch.
     from rayfl.learn.stacked import fit_together
 
     while waiting := [visit for visit in visits if visit.wish is not None]:
@@ -80,6 +81,7 @@ class Pace:
 
     @property
     def seconds(self) -> float | None:
+        # The least: whatever disturbs a measurement makes it longer.
         return min(self.readings[1:]) if len(self.readings) > 1 else None
 
     def add(self, seconds: float) -> None:
@@ -104,6 +106,7 @@ class Lockstep:
         if setting == "always":
             return waiting
         alone, stacked = self.paces["alone"].seconds, self.paces["together"].seconds
+        # Both ways are tried on clients whose training counts, before either is preferred.
         if alone is None:
             return 0
         if stacked is None:

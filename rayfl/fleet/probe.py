@@ -42,6 +42,7 @@ def footprint(executor: Executor) -> tuple[int, int]:
 
 def share_of(used: int, total: int) -> float:
     """The fraction of a GPU that holds a client with some headroom, in the steps of 0.0001 that Ray knows."""
+    # Whole clients only: room for half of another helps nobody.
     at_once = max(int(total / (used * HEADROOM)), 1)
     return int(10_000 / at_once) / 10_000
 

@@ -91,12 +91,14 @@ class ClientActor:
             done = [outcome for outcome, _ in results]
             small = self._keep(number, [(done, state) for done, state in results if state])
             pages = self.executor.pages_of(number, [outcome.client for outcome in done], self.pages)
+            # Without the diverged, the mean is another one, with weights that nobody expected.
             if expected is None or not all("w" in outcome.peaks and outcome.finite for outcome in done):
                 return Answer(done, None, small, pages)
             return Answer(done, self.executor.partial(number, "w", expected.weights, expected.grid), small, pages)
 
     def answer(self, common: bytes, own: bytes, *values: Any) -> tuple[list[ClientId], bytes]:
         """`run` for a keeper: whose states it is to collect, and an answer that it hands on unread."""
+        # What the calls of a map have in common was packed once for all of them.
         (phase, shared), (number, batch, free, expected) = pickle.loads(common), pickle.loads(own)
         answer = self.run(number, phase, batch, shared, free, expected, *values)
         return answer.elsewhere, packed(answer)

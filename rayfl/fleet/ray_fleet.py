@@ -164,6 +164,7 @@ class RayFleet(BaseFleet):
                     stored |= {client: Sealed(state) for client, state in answer.states.items()}
                     self._note_places(number, call, answer)
                     if any(outcome.error for outcome in answer.done):
+                        # The others work on; what they answer is void, and read before their next call.
                         raised = True
                         break
                     self._learn_speed(answer.done, call)
@@ -228,6 +229,7 @@ class RayFleet(BaseFleet):
         values: dict[Any, int] = {}
         batch, common = Batch.packed(tasks, values), emptied(shared, values)
         arguments = (number, phase, batch, common, freed, part, *values)
+        # What lies in the store does not go over a line.
         if line is not None and not values:
             return line.call(*arguments)
         if self.keepers:
@@ -249,12 +251,14 @@ class RayFleet(BaseFleet):
             return cast(Answer, self.keepers.taken(finished))
         except DEATHS as error:
             for task in call.batch:
+                # A client whose visit kills its actor would have the pool replaced for ever.
                 lives[task.client] -= 1
                 if not lives[task.client]:
                     raise PhaseError(
                         f"client {task.client} was part of {LIVES_OF_A_TASK} calls in round {self.round} "
                         f"whose actors died:\n{error}"
                     ) from error
+            # Of several calls to the dead, the first has had it replaced.
             if self.pool[call.place].generation == call.generation:
                 self._replace(call.place, error)
             return None
@@ -269,11 +273,13 @@ class RayFleet(BaseFleet):
         log.warning("client actor %d died in round %d and is replaced (%s)", place, self.round, type(error).__name__)
         self.pool[place].dismiss()
         self.pool[place] = Place(self._hire(), self.pool[place].generation + 1, stillbirths)
+        # The one before may have died without ever having answered.
         self.awaited = {hello: other for hello, other in self.awaited.items() if other != place}
         self.awaited[self.pool[place].actor.hello.remote()] = place
         self.keepers.engage({place: self.pool[place].actor})
 
     def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
+        # Before anything is measured the sizes alone tell long visits from short ones.
         pace, size = max(self.seconds_per_sample, 1e-6), self.size
         return Plan(list(tasks.values()), lambda task: (size(task.client) or 1) * pace, len(self._present()))
 
@@ -323,6 +329,7 @@ class RayFleet(BaseFleet):
         where = self.where[number]
         for client in clients:
             groups[where[client]].append(client)
+        # A place whose actor was replaced has nothing of what the one before it held.
         alive = {(place, self.pool[place].generation) for place, _ in groups}
         lost = [client for lies, held in groups.items() if lies not in alive for client in held]
         return sorted(lost) or {place: held for (place, _), held in groups.items()}
@@ -331,6 +338,7 @@ class RayFleet(BaseFleet):
         """Replace every actor that no longer answers; how many there were."""
         dead = 0
         for place in self._present():
+            # An error does not say whose it is, so everybody is asked.
             try:
                 ray.get(self.pool[place].actor.hello.remote())
             except DEATHS as error:

@@ -37,6 +37,7 @@ class KeeperDied(ObjectLostError):  # type: ignore[misc]
     """The states of a shard are only in the last checkpoint: the same case as a node that died with them."""
 
     def __init__(self, why: str = "") -> None:
+        # Ray's own constructor wants the id of an object; here it is a whole shard that is gone.
         Exception.__init__(self, why)
 
     def __str__(self) -> str:
@@ -118,6 +119,7 @@ class Keeper:
         self.turn += 1
         turn = self.turn
         self._set_out(pickle.loads(packed), shared)
+        # Newer post may come while this waits: then the newer call takes the answers home.
         while turn == self.turn and not self.answers:
             self.news.clear()
             await self.news.wait()
@@ -155,6 +157,7 @@ class Keeper:
 
     async def _run(self, order: Order, common: bytes, values: Sequence[Any]) -> bytes:
         left, answer = await self.actors[order.place].answer.remote(common, order.own, *values)
+        # What lies at an actor dies with it: there is no answer until its states are safe.
         if left:
             await self._collect(Fetching(order.ticket, order.place, order.number, left))
         found: bytes = answer

@@ -34,6 +34,7 @@ class Kept:
         self.keeper, self.key, self.gone = keeper, key, gone
 
     def __del__(self) -> None:
+        # This may run in any thread, in the middle of anything: an append needs no lock.
         self.gone.append(self.key)
 
 
@@ -88,6 +89,7 @@ class Keepers:
         ]
         self.boxes = [Outbox() for _ in self.actors]
         self.exchanges: dict[Any, int] = {}
+        # Whoever drops a ticket has stopped waiting.
         self.tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self.numbers = count()
         self.rest()
@@ -171,6 +173,7 @@ class Keepers:
 
     def _common(self, phase: Phase, shared: Mapping[str, Any]) -> tuple[bytes, dict[Any, int]]:
         """What all calls of a map share, packed for the first of them."""
+        # By identity: to compare large inputs takes as long as to pack them.
         if self.latest[0] is not phase or self.latest[1] is not shared:
             values: dict[Any, int] = {}
             inputs = emptied(shared, values)

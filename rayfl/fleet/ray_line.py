@@ -123,6 +123,7 @@ def answered(method: Callable[..., Any], key: bytes) -> str:
     def attend() -> None:
         with listener:
             line, _ = listener.accept()
+        # Two ends that have met need no name, and so nothing stays behind, however they end.
         shutil.rmtree(folder, ignore_errors=True)
         with line, suppress(*LINE_ENDS):
             if not hmac.compare_digest(exactly(line, KEY_BYTES), key):

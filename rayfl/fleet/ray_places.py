@@ -27,6 +27,7 @@ class Hiring:
     placement: Placement
 
     def hire(self) -> Any:
+        # Ray would start the dead again without what they held; the fleet does it, and knows what is lost.
         remote = ray.remote(ClientActor).options(
             num_cpus=self.placement.cpus, num_gpus=self.placement.gpus, max_restarts=0, max_task_retries=0
         )

@@ -58,9 +58,11 @@ class RayReplies(Replies):
         actors = {place: self._fleet.pool[place].actor for place in groups}
         first, *others = groups
         small = size <= INLINE_BYTES
+        # The update itself, bit for bit.
         if len(weights) == 1:
             return settled(actors[first].single, self._number, key, next(iter(weights)))
         grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in weights.items()), len(weights))
+        # Named updates come in pairs with means of different weights: there is nothing to expect.
         if small and key == "w":
             self._fleet.expected.learn(weights, grid)
             if (sums := self._early.sums(weights, grid)) is not None:
@@ -92,6 +94,7 @@ class RayReplies(Replies):
             return None
         parts = zip(actors.values(), in_parts(length, len(actors)), strict=False)
         seen = [actor.add_up.remote(pages, weights, grid, total, written, part) for actor, part in parts]
+        # One that cannot see the others' memory leaves its part of the mean unwritten.
         if all(ray.get(seen)):
             return ray.put(mean)
         fleet.blind()
@@ -139,6 +142,7 @@ class RayReplies(Replies):
                 return found
             lost = {client: self._tasks[client] for client in found}
             done, _ = self._fleet.execute(self._number, self._phase, lost, self._shared)
+            # A sum of only those that were made again is no part of any mean.
             del self._fleet.early[self._number]
             self._fleet.refuse_errors(done.values())
 

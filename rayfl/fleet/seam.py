@@ -114,6 +114,7 @@ class Replies(Mapping[ClientId, Report]):
     diverged: tuple[ClientId, ...] = ()
 
     def __init__(self, reports: Mapping[ClientId, Report]) -> None:
+        # Ascending, so that no loop over replies can depend on who answered first.
         self._reports = {client: reports[client] for client in sorted(reports)}
 
     def __getitem__(self, client: ClientId) -> Report:

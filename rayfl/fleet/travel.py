@@ -69,6 +69,7 @@ class Batch:
     def _pack(self, client: ClientId, state: Mapping[str, Ref], values: dict[Any, int]) -> None:
         handles = {ref.handle for ref in state.values()}
         kinds = set(map(type, handles))
+        # An entry under another name than its own is rare, and travels by itself.
         whole = [ref.key for ref in state.values()] == list(state)
         if whole and not kinds & IN_PLACE:
             self.stored[client] = {name: values.setdefault(ref.handle, len(values)) for name, ref in state.items()}

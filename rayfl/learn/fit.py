@@ -56,6 +56,7 @@ def fit(
     """
     settings = training or client.learner.training
     resident = client.learner.resident(weights)
+    # Setting the mode visits every module, which at small clients shows.
     if not resident.net.training:
         resident.net.train()
     with descent(resident, settings, adjust) if update is None else nullcontext(update) as way:
@@ -88,6 +89,7 @@ def descent(resident: Resident, settings: LocalTraining, adjust: Adjust | None) 
 def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | None = None) -> Iterator[Batch]:
     """The mini-batches of one visit, shuffled and augmented by the client's own stream."""
     learner = client.learner
+    # Methods whose clients own no labels read batches too, and leave these alone.
     labels = client.y if client.labels is not None else np.zeros(len(client.x), np.int64)
     chosen = samples(learner, client.x, labels)
     generator = learner.generator.manual_seed(fresh_seed(client.rng))
@@ -126,6 +128,7 @@ def visits(
     """Positions of every mini-batch: whole epochs, or as many steps as the settings say."""
     pool: int | NDArray[np.int64] = size if keep is None else np.flatnonzero(keep)  # either can be permuted
     least = settings.batch_size if settings.drop_last else smallest
+    # No batch would be large enough: counting steps would never end.
     if min(size if keep is None else int(keep.sum()), settings.batch_size) < least:
         return
     done, epoch = 0, 0

@@ -64,8 +64,10 @@ class Learner:
                 assert self.image is not None, "kernels are narrowed for images of a known size"
                 leave_out_padding(made, self.image)
             if self.training.compile != "never":
+                # In place: parameters keep their names, and methods the module that they know.
                 made.net.compile(mode=self.training.compile)
         found = self._residents[name]
+        # Its memory is an update by now (`Resident.give`).
         if found.given:
             return found.move(self.fresh, weights)
         return found if weights is None else found.load(weights)
@@ -84,11 +86,13 @@ class Learner:
 
     def pixels(self, x: NDArray[np.uint8]) -> Tensor:
         """Raw images on the device: uint8, (N, C, H, W), in the run's layout."""
+        # torch warns of memory that is read-only, even if nobody means to write.
         stored = torch.from_numpy(np.array(x, copy=not x.flags.writeable)).to(self.device).permute(0, 3, 1, 2)
         return stored if self.training.layout == "channels_last" else stored.contiguous()
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Raw pixels (0 .. 255, any type) as network input."""
+        # One pass over the images instead of two.
         return torch.addcmul(self._shift, pixels.to(torch.float32), self._scale)
 
     def seed(self, rng: np.random.Generator) -> None:

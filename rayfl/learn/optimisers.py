@@ -106,6 +106,7 @@ class LooseSgd:
     @torch.no_grad()
     def step(self) -> None:
         for tensor, velocity in zip(self.tensors, self.velocities, strict=True):
+            # A parameter that no loss has reached still decays, and keeps its momentum.
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
             descend(tensor, gradient, gradient if velocity is None else velocity, self.settings)
 
@@ -135,6 +136,7 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         self.steps += 1
+        # Part of the gradient, as in torch's Adam; AdamW's is another rule.
         if self.settings.weight_decay:
             self.gradient.add_(self.weights, alpha=self.settings.weight_decay)
         self.first.lerp_(self.gradient, 1 - self.BETA1)

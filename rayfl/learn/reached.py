@@ -68,6 +68,7 @@ def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
     net.train(was_training)
     for hook in hooks:
         hook.remove()
+    # A kernel that two convolutions share can be narrowed for neither.
     owners = Counter(id(held) for module in net.modules() for held in module._parameters.values())
     for conv, sizes in met.items():
         if len(sizes) == 1 and owners[id(conv._parameters.get("weight"))] == 1:
@@ -77,6 +78,7 @@ def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
 def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
     """An axis without the taps that meet padding only; None where no padding that is the same on both sides makes the
     others answer as many positions as the whole kernel does."""
+    # Reflected or circular padding is no zero: every tap meets something.
     if isinstance(conv.padding, str) or conv.padding_mode != "zeros":
         return None
     taps, stride, padding, step = (

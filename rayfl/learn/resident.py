@@ -87,6 +87,7 @@ class Resident:
         assert self.array is not None
         moved = fresh(len(self.array))
         np.copyto(moved, self.array if weights is None else weights)
+        # The gradient stays where it is: nobody was given that.
         self.flat, self.array, self.given = torch.from_numpy(moved), moved, False
         for home in self.homes:
             home.tensor.data = home.of(self.flat)

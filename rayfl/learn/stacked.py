@@ -66,6 +66,7 @@ class Stack:
 
     def load(self, weights: Sequence[Vector]) -> None:
         """Give the first rows these weights, which are commonly one global model."""
+        # By identity: a place hands one array to all who begin with it.
         common = all(vector is weights[0] for vector in weights)
         rows = np.array(weights[0], np.float32) if common else np.stack(weights)
         self.parameters[: len(weights)].copy_(torch.from_numpy(rows))
@@ -105,6 +106,7 @@ class Rows:
 
     def backward(self, loss: Tensor) -> None:
         """Put the gradient of a sum of losses in its place."""
+        # Not `backward`, which would leave gradients at the leaves: the optimiser reads one matrix.
         made = torch.autograd.grad(loss, list(self.leaves.values()))
         for place, gradient in zip(self.gradients.values(), made, strict=True):
             place.copy_(gradient)
@@ -153,6 +155,7 @@ def written_out(net: nn.Module, name: str = "") -> list[tuple[str, nn.Module]] |
     children = list(net.named_children())
     if not children:
         return [(name, net)] if isinstance(net, (nn.Linear, nn.Flatten, *POINTWISE)) else None
+    # What a module does with its children is known of these alone.
     if not isinstance(net, nn.Sequential) and [child for child, _ in children] != ["trunk", "head"]:
         return None
     chain: list[tuple[str, nn.Module]] = []
@@ -252,6 +255,7 @@ class Batches:
 def padded(active: Steps, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Positions among all images, a row a copy, and the share of each in its copy's batch."""
     lengths = np.array([len(index) for index in active])
+    # Where a row is filled up, its copy's first image stands, and counts nothing.
     index = np.zeros((len(active), lengths.max()), dtype=np.int64)
     inside = np.arange(index.shape[1]) < lengths[:, None]
     index[inside] = np.concatenate(active)
@@ -265,6 +269,7 @@ def descend(learner: Learner, stack: Stack, batches: Batches, adjusts: Sequence[
     for x, y, share in batches:
         rows = stack.rows(len(x))
         update.narrow(len(x))
+        # In bfloat16, what is rounded where is autocast's to decide: that takes a graph.
         if rows.plain and learner.training.precision == "fp32":
             rows.by_hand(x, y, share)
         else:
