@@ -12,7 +12,7 @@ from rayfl.fleet.seam import ClientId, Fleet, Replies
 class Weighting(ABC):
     """The weights of one round's average; their scale does not matter."""
 
-    def check(self, fleet: Fleet) -> None:
+    def check(self, fleet: Fleet) -> None:  # noqa: B027 - most refuse none
         """Refuse, before the first round, a federation that this weighting cannot work on."""
 
     @abstractmethod
