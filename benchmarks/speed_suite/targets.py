@@ -54,7 +54,11 @@ def not_training(workload: str) -> Reading:
 
     def read(races: Races) -> float | None:
         mine = system(races, workload, "rayfl")
-        return None if mine is None else 100 * max(1 - float(mine["split"]["train"] / mine["seconds"]), 0.0)
+        if mine is None:
+            return None
+        # All three from the same run: the median over runs may be a shorter round than the one that was taken apart.
+        train, others = float(mine["split"]["train"]), float(mine["split"]["idle"] + mine["split"]["between"])
+        return 100 * others / (train + others)
 
     return read
 
