@@ -186,6 +186,12 @@ def test_where_a_round_went_adds_up() -> None:
     assert not {"evaluate_s", "elapsed_s"} & set(found)
 
 
+@pytest.mark.parametrize(("busy", "train", "expected"), [(3.0, 1.5, 0.4), (3.0, 3.0, 0.8), (0.0, 0.0, 0.8)])
+def test_a_test_is_shared_by_as_many_as_the_training(busy: float, train: float, expected: float) -> None:
+    found = {"split": {"busy_s": busy, "train": train}, "rounds_log": [{"time/evaluate_s": 0.8}]}
+    assert document.tested(found) == pytest.approx(expected)
+
+
 # -- aims and costs ----------------------------------------------------------------------------------------------------
 
 

@@ -100,7 +100,8 @@ def cells(systems: Mapping[str, Any], name: str) -> list[str]:
 
 def splits(systems: Mapping[str, Any]) -> list[str]:
     """Where an average round of each rayfl variant went, in milliseconds."""
-    ours = {name: found["split"] for name, found in systems.items() if "split" in found and name != "rayfl-watched"}
+    shown = {name: found for name, found in systems.items() if "split" in found and name != "rayfl-watched"}
+    ours = {name: {**found["split"], "evaluate": tested(found)} for name, found in shown.items()}
     if not ours:
         return []
     first = ["train", "idle", "between"]
@@ -111,7 +112,15 @@ def splits(systems: Mapping[str, Any]) -> list[str]:
     for name, part in ours.items():
         lines.append(row([NAMES.get(name, name), *(f"{1000 * part.get(key, 0.0):.3g}" for key in [*first, *more])]))
     note = "`train` is the work of the phases over the actors, `idle` the rest of the method's round, `between` what "
-    return [*lines, "", f"{note}lies between two rounds.", ""]
+    test = "`evaluate`, the work of the only test over the actors, comes after the last round and is not timed."
+    return [*lines, "", f"{note}lies between two rounds; {test}", ""]
+
+
+def tested(found: Mapping[str, Any]) -> float:
+    """Seconds of the test after the last round, divided by the actors as those of the training are."""
+    busy = found["split"]["busy_s"]
+    actors = busy / found["split"]["train"] if busy else 1.0
+    return float(found["rounds_log"][-1].get("time/evaluate_s", 0.0) / actors)
 
 
 def methods(race: Mapping[str, Any]) -> list[str]:
