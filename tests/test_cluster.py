@@ -23,6 +23,9 @@ ROUNDS = 12
 WIDE = {"name": "mlp", "hidden": [1024]}
 """A network whose weights are too large to travel inside of messages: they lie in the object store of one node."""
 
+UNHURRIED = "method.pause=0.15"
+"""Rounds of half a second: actors outlive their node by a second, in which a run must not come to its end."""
+
 Head = tuple[Node, str, Path]
 Start = Callable[..., Driven]
 
@@ -104,7 +107,7 @@ def test_keepers_on_two_nodes_change_no_bit(start: Start, head: Head, worker: No
 def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
     start: Start, worker: Node, undisturbed: Comparable
 ) -> None:
-    drill = start("resources.cpus_per_client=1")
+    drill = start("resources.cpus_per_client=1", UNHURRIED)
     os.kill(worker.raylet, signal.SIGKILL)
     assert drill.ended() == 0, drill.text
     assert comparable(drill.directory) == undisturbed
@@ -114,7 +117,7 @@ def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
 def test_what_only_a_dead_node_held_is_computed_again_from_the_last_checkpoint(
     start: Start, worker: Node, tmp_path: Path
 ) -> None:
-    wide = ("model={name: mlp, hidden: [1024]}", "checkpoint.min_seconds=2")
+    wide = ("model={name: mlp, hidden: [1024]}", "checkpoint.min_seconds=2", UNHURRIED)
     drill = start("resources.cpus_per_client=0.5", *wide)
     drill.await_round(5)
     os.kill(worker.raylet, signal.SIGKILL)
