@@ -1,4 +1,5 @@
-"""Learning, measured on real data: runs what is missing and writes docs/results.md from what the runs left.
+"""Learning, measured on real data: runs what is missing and writes docs/results.md from what the
+runs left.
 
     python benchmarks/accuracy.py                    everything (about an hour on two cores)
     python benchmarks/accuracy.py --only fedds       one experiment
@@ -21,11 +22,11 @@ from typing import Any
 import click
 import numpy as np
 
-from rayfl.config import Config, load_config
-from rayfl.experiment import run as run_experiment
-from rayfl.fleet.connection import connected
-from rayfl.progress import progress_for
-from rayfl.records import Record, alike
+from rayfl.config.schema import Config, load_config
+from rayfl.fleet.on_ray.connection import connected
+from rayfl.run.experiment import run as run_experiment
+from rayfl.run.progress import progress_for
+from rayfl.run.store import Record, alike
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST = 10
@@ -43,7 +44,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table of the document. `metrics` are columns beside the accuracy, which is the mean of the last rounds."""
+    """One table of the document. `metrics` are columns beside the accuracy, which is the mean of
+    the last rounds."""
 
     key: str
     title: str
@@ -68,7 +70,10 @@ class Measured:
 def experiments() -> list[Experiment]:
     """What is measured, from `experiments.json` beside this file."""
     tables = json.loads((Path(__file__).parent / "experiments.json").read_text())
-    return [Experiment(**{**table, "cells": [Cell(**cell_of(cell)) for cell in table["cells"]]}) for table in tables]
+    return [
+        Experiment(**{**table, "cells": [Cell(**cell_of(cell)) for cell in table["cells"]]})
+        for table in tables
+    ]
 
 
 def cell_of(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +109,9 @@ def take(measured: Measured, found: Record, experiment: Experiment, cell: Cell, 
     for name in experiment.metrics:
         measured.other.setdefault(name, []).append(found.score(name, window=LAST))
     measured.scenarios.append(found.scenario)
-    measured.commands.append(" ".join(["rayfl run", cell.config, *map(quoted, cell.overrides), f"seed={seed}"]))
+    measured.commands.append(
+        " ".join(["rayfl run", cell.config, *map(quoted, cell.overrides), f"seed={seed}"])
+    )
 
 
 def quoted(override: str) -> str:
@@ -141,7 +148,11 @@ def spread(values: Sequence[float], digits: int) -> str:
     if np.isnan(values).all():
         return "-"
     mean = f"{np.mean(values):.{digits}f}"
-    return f"{mean} ± {np.std(values, ddof=1):.{digits}f} (n={len(values)})" if len(values) > 1 else mean
+    return (
+        f"{mean} ± {np.std(values, ddof=1):.{digits}f} (n={len(values)})"
+        if len(values) > 1
+        else mean
+    )
 
 
 def preamble() -> list[str]:
@@ -161,7 +172,11 @@ def preamble() -> list[str]:
 @click.option("--only", multiple=True, help="Keys of experiments.")
 @click.option("--write", is_flag=True, help="Write the document from the runs that are there.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=ROOT / "outputs" / "accuracy", show_default=True
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=ROOT / "outputs" / "accuracy",
+    show_default=True,
 )
 def main(only: tuple[str, ...], write: bool, output: Path) -> None:
     """Run what is missing, then write docs/results.md."""

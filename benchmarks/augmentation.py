@@ -2,10 +2,10 @@
 
     python benchmarks/augmentation.py [--repeats 60]
 
-Prints a table: the median time of each augmentation of 64 RGB images of 32x32 pixels, as a share of the forward and
-backward pass of the 4-convolution network on the same batch, on one thread. All are timed in turn within each
-repetition, so that a slow moment of the machine falls on all of them. Nothing is written.
-"""
+Prints a table: the median time of each augmentation of 64 RGB images of 32x32 pixels, as a share of
+the forward and backward pass of the 4-convolution network on the same batch, on one thread. All are
+timed in turn within each repetition, so that a slow moment of the machine falls on all of them.
+Nothing is written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ LIMIT = 0.15
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Cost of augmentation beside training the 4-convolution network.")
+    parser = argparse.ArgumentParser(
+        description="Cost of augmentation beside training the 4-convolution network."
+    )
     parser.add_argument("--repeats", type=int, default=60)
     torch.set_num_threads(1)
     medians = interleaved(contenders(), parser.parse_args().repeats)
@@ -58,10 +60,16 @@ def contenders() -> dict[str, Callable[[], object]]:
 
 
 def train_step(x: Tensor, y: Tensor, layout: torch.memory_format) -> Callable[[], object]:
-    """Forward and backward pass of 4 x [3x3 convolution, batch norm, ReLU, max pool] and a linear layer."""
+    """Forward and backward pass of 4 x [3x3 convolution, batch norm, ReLU, max pool] and a linear
+    layer."""
     blocks: list[nn.Module] = []
     for channels in (3, WIDTH, WIDTH, WIDTH):
-        blocks += [nn.Conv2d(channels, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.MaxPool2d(2)]
+        blocks += [
+            nn.Conv2d(channels, WIDTH, 3, padding=1),
+            nn.BatchNorm2d(WIDTH),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
     network = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(WIDTH * (SIDE // 16) ** 2, CLASSES))
     network = network.to(memory_format=layout)
 
@@ -86,11 +94,15 @@ def interleaved(timed: dict[str, Callable[[], object]], repeats: int) -> dict[st
 def print_table(medians: dict[str, float]) -> None:
     last, contiguous = list(medians.values())[:2]
     print(f"{date.today()}, {processor()}, torch {torch.__version__}, 1 thread")
-    print(f"batch of {BATCH}, {SIDE}x{SIDE}x3; medians; target: below {LIMIT:.0%} of forward + backward\n")
+    print(
+        f"batch of {BATCH}, {SIDE}x{SIDE}x3; medians; target: below {LIMIT:.0%} of forward + backward\n"
+    )
     print(f"{'':22}{'ms':>9}{'% of channels last':>21}{'% of contiguous':>18}")
     for name, taken in medians.items():
         mark = "  above target" if not name.startswith("train") and taken > LIMIT * last else ""
-        print(f"{name:22}{taken:9.2f}{100 * taken / last:21.1f}{100 * taken / contiguous:18.1f}{mark}")
+        print(
+            f"{name:22}{taken:9.2f}{100 * taken / last:21.1f}{100 * taken / contiguous:18.1f}{mark}"
+        )
 
 
 def processor() -> str:

@@ -2,10 +2,10 @@
 
     python benchmarks/fb_nll_similarity.py [--seed 0] [--images 1000]
 
-Five users, as in Table II of "FB-NLL: a feature-based approach to tackle noisy labels in personalized federated
-learning": two with planes, cars, ships and trucks, three with the other six classes, each with images of its own. The
-matrix is computed for both sizes of HoG features and for 5 and 10 directions. Nothing is written.
-"""
+Five users, as in Table II of "FB-NLL: a feature-based approach to tackle noisy labels in
+personalized federated learning": two with planes, cars, ships and trucks, three with the other six
+classes, each with images of its own. The matrix is computed for both sizes of HoG features and for
+5 and 10 directions. Nothing is written."""
 
 from __future__ import annotations
 
@@ -37,12 +37,16 @@ RANKS = (10, 5)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The similarity matrix of FB-NLL on CIFAR-10 beside the printed one.")
+    parser = argparse.ArgumentParser(
+        description="The similarity matrix of FB-NLL on CIFAR-10 beside the printed one."
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--images", type=int, default=1000, help="Images of a user.")
     given = parser.parse_args()
     if not 1 <= given.images <= 10_000:
-        parser.error(f"--images lies in [1, 10000], so that no user shares an image; got {given.images}")
+        parser.error(
+            f"--images lies in [1, 10000], so that no user shares an image; got {given.images}"
+        )
     dataset = DATASETS.build("cifar10").load(data_root())
     print(f"CIFAR-10 sha256 {dataset.sha256}\nseed {given.seed}, {given.images} images a user\n")
     users = drawn(dataset, given.images, np.random.default_rng(given.seed))
@@ -58,7 +62,10 @@ def drawn(dataset: Dataset, images: int, rng: np.random.Generator) -> list[NDArr
     """The rows of each user: a share of its task's images, no image twice."""
     pools = [rng.permutation(np.flatnonzero(np.isin(dataset.train.y, task))) for task in TASKS]
     starts = [TASK_OF_USER[:user].count(task) * images for user, task in enumerate(TASK_OF_USER)]
-    return [pools[task][start : start + images] for task, start in zip(TASK_OF_USER, starts, strict=True)]
+    return [
+        pools[task][start : start + images]
+        for task, start in zip(TASK_OF_USER, starts, strict=True)
+    ]
 
 
 def print_matrix(title: str, matrix: Floats) -> None:
@@ -70,8 +77,13 @@ def print_matrix(title: str, matrix: Floats) -> None:
     for row in matrix:
         print("   " + "  ".join(f"{value:.3f}" for value in row))
     clusters = " ".join(map(str, agglomerative(1 - matrix, len(TASKS))))
-    print(f"   inside {inside.min():.3f}-{inside.max():.3f}, across {across.min():.3f}-{across.max():.3f}", end="")
-    print(f", distance from the printed {np.abs(matrix - PRINTED)[off].mean():.3f}, clusters {clusters}\n")
+    print(
+        f"   inside {inside.min():.3f}-{inside.max():.3f}, across {across.min():.3f}-{across.max():.3f}",
+        end="",
+    )
+    print(
+        f", distance from the printed {np.abs(matrix - PRINTED)[off].mean():.3f}, clusters {clusters}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""How often the neighbours that an encoder names share the true class: what local k-similarity can hope for.
+"""How often the neighbours that an encoder names share the true class: what local k-similarity can
+hope for.
 
     python benchmarks/neighbour_purity.py
 
-Uses the features that the runs of configs/results/local_k_cifar10.yaml left in the cache; batches of 50 images of one
-client, the 4 nearest by cosine, as in the method. Prints one line an encoder, and chance.
-"""
+Uses the features that the runs of configs/results/local_k_cifar10.yaml left in the cache; batches
+of 50 images of one client, the 4 nearest by cosine, as in the method. Prints one line an encoder,
+and chance."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.config import load_config
+from rayfl.config.schema import load_config
 from rayfl.federation.datasets import data_root
 from rayfl.federation.scenario import open_federation
 from rayfl.models import ENCODERS
@@ -35,7 +36,9 @@ def main() -> None:
         encoder = ENCODERS.build(spec).build(dataset.shape)
         features = store.get(FeatureKey(dataset.sha256, encoder.fingerprint(), "train all"))
         if features is None:
-            print(f"{title}: no features in the cache; run configs/results/local_k_cifar10.yaml with it first")
+            print(
+                f"{title}: no features in the cache; run configs/results/local_k_cifar10.yaml with it first"
+            )
             continue
         shares = [
             purity(features[batch], dataset.train.y[batch])
@@ -43,7 +46,9 @@ def main() -> None:
             for batch in batches(scenario.shard(client), np.random.default_rng(client))
         ]
         same, chance = np.mean(shares, axis=0)
-        print(f"{title}: {same:.3f} of the {NEIGHBOURS} neighbours have the image's true class; chance {chance:.3f}")
+        print(
+            f"{title}: {same:.3f} of the {NEIGHBOURS} neighbours have the image's true class; chance {chance:.3f}"
+        )
 
 
 def batches(rows: NDArray[np.int64], rng: np.random.Generator) -> list[NDArray[np.int64]]:

@@ -1,12 +1,13 @@
-"""What a round costs on clusters that nobody has at hand: a discrete-event model, fed with measured costs.
+"""What a round costs on clusters that nobody has at hand: a discrete-event model, fed with measured
+costs.
 
     python benchmarks/scale.py            measure, check against real rounds at 1 and 2 actors, predict, print
     python benchmarks/scale.py --write    the same, and put it into docs/scaling.md
 
-The model runs rayfl's own placement (`Plan`: longest first, a small tail) against a cluster of nodes, actors, links and
-a coordinator that does one thing at a time. Its costs are those of a call, of a client's report and state, and of a
-partial sum, each measured on this machine; link speeds and the spread of client times are assumptions, said below.
-"""
+The model runs rayfl's own placement (`Plan`: longest first, a small tail) against a cluster of
+nodes, actors, links and a coordinator that does one thing at a time. Its costs are those of a call,
+of a client's report and state, and of a partial sum, each measured on this machine; link speeds and
+the spread of client times are assumptions, said below."""
 
 from __future__ import annotations
 
@@ -24,10 +25,12 @@ import click
 import numpy as np
 from scale_costs import KEPT, STATES, Costs, measured, measured_costs
 
-from rayfl.fleet.placement import ACTORS_A_KEEPER, Plan, keepers_for
+from rayfl.fleet.on_ray.placement import ACTORS_A_KEEPER, Plan, keepers_for
 
 ROOT = Path(__file__).resolve().parent.parent
-GRID_BYTES = 8  # a partial sum by sample counts holds a float64 a parameter, and next to nothing more
+GRID_BYTES = (
+    8  # a partial sum by sample counts holds a float64 a parameter, and next to nothing more
+)
 SMALL_BYTES = 64 << 10
 
 
@@ -55,7 +58,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Round:
-    """A predicted round: how long, what share of it actors are idle, how long its parts are, and its calls."""
+    """A predicted round: how long, what share of it actors are idle, how long its parts are, and
+    its calls."""
 
     seconds: float
     idle: float
@@ -80,12 +84,15 @@ def simulate(work: Work, cluster: Cluster, costs: Costs, fan_in: int = 8) -> Rou
 def broadcast_seconds(size: int, cluster: Cluster) -> float:
     """One copy a node; every node that has it passes it on, so copies double."""
     return (
-        0.0 if cluster.nodes == 1 or size < SMALL_BYTES else math.ceil(math.log2(cluster.nodes)) * size / cluster.link
+        0.0
+        if cluster.nodes == 1 or size < SMALL_BYTES
+        else math.ceil(math.log2(cluster.nodes)) * size / cluster.link
     )
 
 
 def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[float, float, int]:
-    """When the last report is in, the seconds that actors were busy, and how many calls were made."""
+    """When the last report is in, the seconds that actors were busy, and how many calls were
+    made."""
     plan: Plan[int] = Plan(range(len(work.seconds)), work.seconds.__getitem__, cluster.actors)
     coordinator = start
     answers: list[tuple[float, int]] = []
@@ -106,7 +113,8 @@ def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[flo
     hand_out()
     while answers:
         when, tasks = heapq.heappop(answers)
-        # Each keeper does one thing at a time as well; whoever is free longest stands for the call's own.
+        # Each keeper does one thing at a time as well; whoever is free longest stands for the
+        # call's own.
         kept = max(heapq.heappop(keepers), when) + costs.at_a_keeper(work.state, tasks)
         heapq.heappush(keepers, kept)
         coordinator = max(coordinator, kept) + tasks * half
@@ -116,7 +124,8 @@ def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[flo
 
 
 def reduce_seconds(work: Work, cluster: Cluster, costs: Costs, fan_in: int) -> float:
-    """Partial sums at the actors, then through a tree; small ones come with the answers, to the coordinator."""
+    """Partial sums at the actors, then through a tree; small ones come with the answers, to the
+    coordinator."""
     size = work.parameters * GRID_BYTES
     actors = min(cluster.actors, len(work.seconds))
     own = math.ceil(len(work.seconds) / actors) * costs.add_million * work.parameters / 1e6
@@ -153,9 +162,14 @@ def checked(costs: Costs, rounds: int = 24, cohort: int = 20) -> list[Check]:
     for actors in (1, 2):
         real = measured(actors, rounds, cohort)
         cluster = Cluster(1, actors)
-        predicted = [simulate(Work(clients, real.parameters), cluster, costs).seconds for clients in real.clients]
+        predicted = [
+            simulate(Work(clients, real.parameters), cluster, costs).seconds
+            for clients in real.clients
+        ]
         warm = slice(rounds // 4, None)
-        checks.append(Check(actors, float(np.median(real.rounds[warm])), float(np.median(predicted[warm]))))
+        checks.append(
+            Check(actors, float(np.median(real.rounds[warm])), float(np.median(predicted[warm])))
+        )
     return checks
 
 
@@ -225,7 +239,16 @@ def document(costs: Costs, checks: Sequence[Check]) -> str:
         ),
         "## Predictions",
         table(
-            ["work", "actors", "clients a round", "round", "idle", "coordinator", "reduce", "reduce without a tree"],
+            [
+                "work",
+                "actors",
+                "clients a round",
+                "round",
+                "idle",
+                "coordinator",
+                "reduce",
+                "reduce without a tree",
+            ],
             [
                 [
                     title,
@@ -246,7 +269,8 @@ def document(costs: Costs, checks: Sequence[Check]) -> str:
 
 
 def bottleneck(costs: Costs) -> str:
-    """For how many actors the coordinator works as long as each of them, by what it does for one of them in a round."""
+    """For how many actors the coordinator works as long as each of them, by what it does for one of
+    them in a round."""
     rows = []
     for seconds in (0.002, 0.02, 0.2, 2.0):
         for clients in (10, 100, 1000):
@@ -254,8 +278,13 @@ def bottleneck(costs: Costs) -> str:
             work = Work([seconds] * clients * cluster.actors, 100_000)
             calls = simulate(work, cluster, costs).calls / cluster.actors
             share = clients * seconds
-            limits = [share / (calls * costs.a_call(kind) + clients * client) for kind, client in costs.client.items()]
-            at_a_keeper = share / (calls * costs.at_a_keeper("large" + KEPT, round(clients / calls)))
+            limits = [
+                share / (calls * costs.a_call(kind) + clients * client)
+                for kind, client in costs.client.items()
+            ]
+            at_a_keeper = share / (
+                calls * costs.at_a_keeper("large" + KEPT, round(clients / calls))
+            )
             figures = [f"{limit:,.0f}" for limit in (*limits, at_a_keeper)]
             rows.append([span(seconds), f"{clients:,}", span(share), f"{calls:.1f}", *figures])
     head = ["a client", "clients an actor", "an actor's share", "calls an actor"]
@@ -291,7 +320,9 @@ def main(write: bool) -> None:
     if write:
         (ROOT / "docs" / "scaling.md").write_text(text)
     if max(check.error for check in checks) > 0.1:
-        raise click.ClickException("a prediction is more than 10 % off: this machine is busy, or the model is wrong")
+        raise click.ClickException(
+            "a prediction is more than 10 % off: this machine is busy, or the model is wrong"
+        )
 
 
 if __name__ == "__main__":

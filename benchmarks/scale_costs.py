@@ -1,4 +1,5 @@
-"""What calls, clients and states cost the coordinator and a keeper, measured on this machine for scale.py."""
+"""What calls, clients and states cost the coordinator and a keeper, measured on this machine for
+scale.py."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ import numpy as np
 
 from rayfl.fleet.executor import Done
 from rayfl.fleet.garbage import settling_in
-from rayfl.fleet.seam import Client, Out, Vector
+from rayfl.protocol import Client, Out, Vector
 
 if TYPE_CHECKING:
-    from rayfl.fleet.ray_fleet import RayFleet
+    from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
 STATES = {"none": 0, "small": 10, "large": 100_000}
-"""How many numbers a client's state holds, where it leaves one; large ones lie in the object store."""
+"""How many numbers a client's state holds, where it leaves one; large ones lie in the object
+store."""
 
 KEPT = ", kept"
 KINDS = (*STATES, *(kind + KEPT for kind in STATES))
@@ -51,7 +53,9 @@ class Costs:
         """What a call with so many of them is to its keeper."""
         if not kind.endswith(KEPT):
             return 0.0
-        return self.keeping["call"] + clients * (self.keeping["state"] if kind.startswith("large") else 0.0)
+        return self.keeping["call"] + clients * (
+            self.keeping["state"] if kind.startswith("large") else 0.0
+        )
 
     @property
     def round(self) -> float:
@@ -60,7 +64,8 @@ class Costs:
 
 
 def settings(actors: int, output: str, rounds: int, cohort: int) -> dict[str, object]:
-    """The run that the model is held against: clients that take tens of milliseconds, of unequal sizes."""
+    """The run that the model is held against: clients that take tens of milliseconds, of unequal
+    sizes."""
     return {
         "data": {"name": "blobs", "samples": 8000, "test_samples": 200, "side": 16, "spread": 0.5},
         "clients": 40,
@@ -87,7 +92,7 @@ class Measured:
 
 def measured(actors: int, rounds: int, cohort: int) -> Measured:
     """Run for real and note what each client took."""
-    from rayfl.fleet.connection import connected
+    from rayfl.fleet.on_ray.connection import connected
 
     with tempfile.TemporaryDirectory() as output, connected(None):
         return watched(settings(actors, output, rounds, cohort), actors, rounds)
@@ -95,7 +100,7 @@ def measured(actors: int, rounds: int, cohort: int) -> Measured:
 
 def watched(configuration: dict[str, object], actors: int, rounds: int) -> Measured:
     """The rounds of a fleet that is driven from here, where every outcome can be seen."""
-    from rayfl.engine import initial
+    from rayfl.run.engine import initial
 
     config, fleet = driven(configuration, actors)
     took: list[list[float]] = []
@@ -112,22 +117,26 @@ def watched(configuration: dict[str, object], actors: int, rounds: int) -> Measu
     return Measured(seconds, took, parameters)
 
 
-def driven(configuration: dict[str, object], actors: int, cpus: float = 1, keepers: int = 0) -> tuple[Any, RayFleet]:
+def driven(
+    configuration: dict[str, object], actors: int, cpus: float = 1, keepers: int = 0
+) -> tuple[Any, RayFleet]:
     """A fleet without a coordinator around it, and its configuration."""
     import ray
 
-    from rayfl.assembly import holdings_of, spec_of
-    from rayfl.config import validated
+    from rayfl.config.schema import validated
     from rayfl.federation.scenario import open_federation
-    from rayfl.fleet.coordinator import placed
-    from rayfl.fleet.ray_fleet import RayFleet
-    from rayfl.fleet.ray_places import Hiring
+    from rayfl.fleet.on_ray.coordinator import placed
+    from rayfl.fleet.on_ray.hiring import Hiring
+    from rayfl.fleet.on_ray.ray_fleet import RayFleet
+    from rayfl.run.assembly import holdings_of, spec_of
 
     config = validated(configuration)
     dataset, scenario = open_federation(config, 0)
     holdings = holdings_of(config, dataset, scenario)
     spec = spec_of(config, dataset, scenario, "cpu")
-    placement = replace(placed(1, 1, 0, "cpu", spec.cohort), actors=actors, cpus=cpus, keepers=keepers)
+    placement = replace(
+        placed(1, 1, 0, "cpu", spec.cohort), actors=actors, cpus=cpus, keepers=keepers
+    )
     return config, RayFleet(spec, holdings, Hiring(ray.put(spec), ray.put(holdings), placement))
 
 
@@ -145,8 +154,8 @@ def idle_visit(client: Client, *, w: Vector, numbers: int) -> Out:
 
 @dataclass(frozen=True)
 class Spent:
-    """A round of visits that cost nothing else: processor seconds of all threads of the process that drives the fleet,
-    and of its keepers; and the seconds that a call with one client takes."""
+    """A round of visits that cost nothing else: processor seconds of all threads of the process
+    that drives the fleet, and of its keepers; and the seconds that a call with one client takes."""
 
     coordinator: float
     keepers: float
@@ -157,9 +166,10 @@ ACTORS, FEW, MANY = 8, 96, 1056
 
 
 def measured_costs() -> Costs:
-    """What calls and clients cost those who do one thing at a time, from rounds whose actors answer at once; over Ray's
-    calls or through keepers, but never by standing lines, which only actors on the coordinator's node have."""
-    from rayfl.fleet.connection import connected
+    """What calls and clients cost those who do one thing at a time, from rounds whose actors answer
+    at once; over Ray's calls or through keepers, but never by standing lines, which only actors on
+    the coordinator's node have."""
+    from rayfl.fleet.on_ray.connection import connected
 
     spent: dict[tuple[int, int, str], Spent] = {}
     with tempfile.TemporaryDirectory() as output, connected(None):
@@ -168,14 +178,21 @@ def measured_costs() -> Costs:
                 with settled_fleet(output, actors, keepers=len(way) and 1) as fleet:
                     for kind, numbers in STATES.items():
                         for clients in (FEW, MANY) if actors == 1 else (FEW,):
-                            spent[actors, clients, kind + way] = rounds_of_nothing(fleet, clients, numbers)
+                            spent[actors, clients, kind + way] = rounds_of_nothing(
+                                fleet, clients, numbers
+                            )
         crossing = crossing_cost(output)
 
     def a_client(kind: str) -> float:
         return (spent[1, MANY, kind].coordinator - spent[1, FEW, kind].coordinator) / (MANY - FEW)
 
-    more = {kind: (spent[ACTORS, FEW, kind], spent[1, FEW, kind]) for kind in ("none", "none" + KEPT)}
-    sending = {kind: (many.coordinator - one.coordinator) / (ACTORS - 1) for kind, (many, one) in more.items()}
+    more = {
+        kind: (spent[ACTORS, FEW, kind], spent[1, FEW, kind]) for kind in ("none", "none" + KEPT)
+    }
+    sending = {
+        kind: (many.coordinator - one.coordinator) / (ACTORS - 1)
+        for kind, (many, one) in more.items()
+    }
     many, one = more["none" + KEPT]
     keeping = {"call": (many.keepers - one.keepers) / (ACTORS - 1), "state": crossing}
     return Costs(
@@ -189,7 +206,8 @@ def measured_costs() -> Costs:
 
 @contextmanager
 def settled_fleet(output: str, actors: int, keepers: int) -> Iterator[RayFleet]:
-    """A fleet whose process has been through the same imports as a coordinator, and let go of them as it does."""
+    """A fleet whose process has been through the same imports as a coordinator, and let go of them
+    as it does."""
     setting = {**settings(actors, output, 10, MANY), "clients": MANY, "partition": "iid"}
     with settling_in():
         _, fleet = driven(setting, actors, cpus=0.125, keepers=keepers)
@@ -206,7 +224,9 @@ def rounds_of_nothing(fleet: RayFleet, clients: int, numbers: int, rounds: int =
     occupied, kept, took = [], [], []
     for t in range(rounds):
         fleet.round, before, started = t, keepers_seconds(fleet), time.process_time()
-        fleet.map(idle_visit, range(clients), w=w, numbers=numbers).mean(dict.fromkeys(range(clients), 1.0))
+        fleet.map(idle_visit, range(clients), w=w, numbers=numbers).mean(
+            dict.fromkeys(range(clients), 1.0)
+        )
         occupied.append(time.process_time() - started)
         kept.append(keepers_seconds(fleet) - before)
         started = time.perf_counter()
@@ -220,8 +240,9 @@ def keepers_seconds(fleet: RayFleet) -> float:
 
 
 def crossing_cost(output: str) -> float:
-    """Processor seconds that a large state costs its keepers if every visit is at another keeper's actor than the last
-    one: the state is collected here, lent there, and let go of. No run does worse."""
+    """Processor seconds that a large state costs its keepers if every visit is at another keeper's
+    actor than the last one: the state is collected here, lent there, and let go of. No run does
+    worse."""
     readings = []
     with settled_fleet(output, 2, keepers=2) as fleet:
         for clients in (FEW, MANY // 2):
@@ -230,7 +251,9 @@ def crossing_cost(output: str) -> float:
                 # The same halves, dealt the other way round.
                 fleet._others_first = lambda places: sorted(places, reverse=fleet.round % 2 > 0)  # type: ignore[method-assign]
                 fleet.round, before = t, keepers_seconds(fleet)
-                fleet.map(idle_visit, range(clients), w=np.ones(8, np.float32), numbers=STATES["large"])
+                fleet.map(
+                    idle_visit, range(clients), w=np.ones(8, np.float32), numbers=STATES["large"]
+                )
                 seconds.append(keepers_seconds(fleet) - before)
             readings.append(float(np.median(seconds[3:])))
     return (readings[1] - readings[0]) / (MANY // 2 - FEW)
@@ -238,7 +261,7 @@ def crossing_cost(output: str) -> float:
 
 def adding_cost(parameters: int = 4_000_000) -> float:
     """Seconds to add one client's million parameters to a partial sum."""
-    from rayfl.fleet.exact import Grid, partial_sum
+    from rayfl.fleet.sums.exact_sums import Grid, partial_sum
 
     rng = np.random.default_rng(0)
     vectors = {k: rng.standard_normal(parameters).astype(np.float32) for k in range(4)}

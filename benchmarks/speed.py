@@ -5,9 +5,9 @@
     python benchmarks/speed.py --workload w3 --against bare2,pfl     one workload, some opponents
     python benchmarks/speed.py --document                            no runs, only docs/performance.md
 
-Arrays, reference accuracies and the environments of the peers lie in ~/.cache/rayfl/bench (or RAYFL_BENCH); the races
-of the last runs in outputs/speed. `--write` writes docs/performance.md from them.
-"""
+Arrays, reference accuracies and the environments of the peers lie in ~/.cache/rayfl/bench (or
+RAYFL_BENCH); the races of the last runs in outputs/speed. `--write` writes docs/performance.md from
+them."""
 
 from __future__ import annotations
 
@@ -50,21 +50,31 @@ def named(text: str | None, otherwise: list[str]) -> list[str]:
 
 def adjusted(workload: Workload, quick: bool, rounds: int | None) -> Workload:
     found = quickened(workload) if quick else workload
-    return found if rounds is None else replace(found, rounds={"": rounds}, warmup={"": max(rounds // 4, 1)})
+    return (
+        found
+        if rounds is None
+        else replace(found, rounds={"": rounds}, warmup={"": max(rounds // 4, 1)})
+    )
 
 
 def with_method_costs(workload: Workload, found: dict[str, Any]) -> dict[str, Any]:
     """W6's figures are computed from the records of its runs."""
     federation = Federation.load(prepared(workload))
-    iterations = median(record["reliability/em_iterations"] for record in found["systems"]["fedds"]["rounds_log"])
+    iterations = median(
+        record["reliability/em_iterations"] for record in found["systems"]["fedds"]["rounds_log"]
+    )
     public = workload.config["split"]["public"]["total"]
-    em = em_seconds(public, federation.cohorts.shape[1], federation.settings.classes, int(iterations))
+    em = em_seconds(
+        public, federation.cohorts.shape[1], federation.settings.classes, int(iterations)
+    )
     return {**found, "overheads": overheads(found["systems"], em)}
 
 
 def with_memory(found: dict[str, Any], workload: Workload) -> dict[str, Any]:
     """One more run of rayfl whose coordinator notes its memory; it is in no table of times."""
-    watched = race(replace(workload, rounds={"": 60}, warmup={"": 0}), ["rayfl-watched"], 1, click.echo)
+    watched = race(
+        replace(workload, rounds={"": 60}, warmup={"": 0}), ["rayfl-watched"], 1, click.echo
+    )
     return {**found, "systems": {**found["systems"], **watched["systems"]}}
 
 
@@ -78,14 +88,28 @@ def report(found: Mapping[str, Any]) -> None:
 
 @click.command(help=__doc__)
 @click.option("--workload", "keys", default=",".join(WORKLOADS), show_default=True)
-@click.option("--against", help="Opponents, of bare1,bare2,naive,flower,pfl; by default those of each workload.")
-@click.option("--ours", help="Variants of rayfl: rayfl, and with -bf16, -stacked, -inline or -tracked behind it.")
+@click.option(
+    "--against",
+    help="Opponents, of bare1,bare2,naive,flower,pfl; by default those of each workload.",
+)
+@click.option(
+    "--ours",
+    help="Variants of rayfl: rayfl, and with -bf16, -stacked, -inline or -tracked behind it.",
+)
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--rounds", type=int, help="As many rounds for every system, in place of each workload's own.")
+@click.option(
+    "--rounds", type=int, help="As many rounds for every system, in place of each workload's own."
+)
 @click.option("--quick", is_flag=True, help="One repetition of smaller workloads.")
 @click.option("--write", "wanted", is_flag=True, help="Write docs/performance.md.")
 @click.option("--document", is_flag=True, help="Write it from the last races, without any run.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=ROOT / "outputs" / "speed", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=ROOT / "outputs" / "speed",
+    show_default=True,
+)
 def main(
     keys: str,
     against: str | None,
@@ -105,7 +129,9 @@ def main(
         workload = adjusted(WORKLOADS[key], quick, rounds)
         click.echo(f"{key}: {workload.title}")
         try:
-            found = race(workload, chosen(workload, against, ours), 1 if quick else repeats, click.echo)
+            found = race(
+                workload, chosen(workload, against, ours), 1 if quick else repeats, click.echo
+            )
             if key == "w6":
                 found = with_method_costs(workload, found)
             elif key == "w4":

@@ -1,4 +1,5 @@
-"""What tracking costs: the quickstart's rounds with and without MLflow, in turns, in one process and one Ray.
+"""What tracking costs: the quickstart's rounds with and without MLflow, in turns, in one process
+and one Ray.
 
     python benchmarks/tracking.py [--pairs 5] [--rounds 100]
 
@@ -13,18 +14,25 @@ from pathlib import Path
 import click
 import numpy as np
 
-from rayfl.config import load_config
-from rayfl.experiment import run
-from rayfl.fleet.connection import connected
+from rayfl.config.schema import load_config
+from rayfl.fleet.on_ray.connection import connected
+from rayfl.run.experiment import run
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
 
 
 def round_seconds(rounds: int, tracked: bool, output: Path) -> float:
     """The mean round of one run, the first third left out: it holds the start of everything."""
-    overrides = (f"training.rounds={rounds}", f"tracking.enabled={str(tracked).lower()}", f"output={output}")
+    overrides = (
+        f"training.rounds={rounds}",
+        f"tracking.enabled={str(tracked).lower()}",
+        f"output={output}",
+    )
     result = run(load_config(QUICKSTART, overrides))
-    seconds = [sum(record["clock"][part] for part in ("time/train_s", "time/evaluate_s")) for record in result.history]
+    seconds = [
+        sum(record["clock"][part] for part in ("time/train_s", "time/evaluate_s"))
+        for record in result.history
+    ]
     return float(np.mean(seconds[rounds // 3 :]))
 
 
@@ -39,7 +47,9 @@ def main(pairs: int, rounds: int) -> None:
             for tracked in (True, False):
                 seconds[tracked].append(round_seconds(rounds, tracked, Path(folder)))
     with_, without = (1000 * float(np.median(seconds[tracked])) for tracked in (True, False))
-    click.echo(f"a round with tracking {with_:.2f} ms, without {without:.2f} ms, ratio {with_ / without:.3f}")
+    click.echo(
+        f"a round with tracking {with_:.2f} ms, without {without:.2f} ms, ratio {with_ / without:.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Entry point for `ray job submit --working-dir . -- python jobs/report.py STUDY|EXPERIMENT [options]`.
+"""Entry point for `ray job submit --working-dir . -- python jobs/report.py STUDY|EXPERIMENT
+[options]`.
 
-The same as `rayfl report`; only the output folder differs, because the working directory of a job is a copy that goes.
-"""
+The same as `rayfl report`; only the output folder differs, because the working directory of a job
+is a copy that goes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Entry point for `ray job submit --working-dir . -- python jobs/run.py CONFIG [key=value ...]`.
 
-The same as `rayfl run`; only the output folder differs, because the working directory of a job is a copy that goes.
-"""
+The same as `rayfl run`; only the output folder differs, because the working directory of a job is a
+copy that goes."""
 
 from __future__ import annotations
 

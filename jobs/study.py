@@ -1,7 +1,7 @@
 """Entry point for `ray job submit --working-dir . -- python jobs/study.py FILE [options]`.
 
-The same as `rayfl study`; only the output folder differs, because the working directory of a job is a copy that goes.
-"""
+The same as `rayfl study`; only the output folder differs, because the working directory of a job is
+a copy that goes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Entry point for `ray job submit --working-dir . -- python jobs/sweep.py FILE [key=value ...] [--resume]`.
+"""Entry point for `ray job submit --working-dir . -- python jobs/sweep.py FILE [key=value ...]
+[--resume]`.
 
-The same as `rayfl sweep`; only the output folder differs, because the working directory of a job is a copy that goes.
-"""
+The same as `rayfl sweep`; only the output folder differs, because the working directory of a job is
+a copy that goes."""
 
 from __future__ import annotations
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
-    from rayfl.config import Config, load_config
-    from rayfl.experiment import Result, run
+    from rayfl.config.schema import Config, load_config
+    from rayfl.run.experiment import Result, run
     from rayfl.tuning import sweep
 
 __all__ = ["Config", "Result", "__version__", "load_config", "run", "sweep"]
 
 _HOMES = {
-    "Config": "rayfl.config",
-    "load_config": "rayfl.config",
-    "Result": "rayfl.experiment",
-    "run": "rayfl.experiment",
+    "Config": "rayfl.config.schema",
+    "load_config": "rayfl.config.schema",
+    "Result": "rayfl.run.experiment",
+    "run": "rayfl.run.experiment",
     "sweep": "rayfl.tuning",
 }
 

@@ -1,4 +1,5 @@
-"""The command line. Commands import what they need when they run, so that `rayfl --help` is quick."""
+"""The command line. Commands import what they need when they run, so that `rayfl --help` is
+quick."""
 
 from __future__ import annotations
 
@@ -16,10 +17,19 @@ from rayfl.version import __version__
 
 GROUPS = {
     "data": ("rayfl.commands.data:data", "Fetch datasets and look at them."),
-    "scenario": ("rayfl.commands.scenario:scenario", "Build, inspect and re-use who owns what with which label."),
+    "scenario": (
+        "rayfl.commands.scenario:scenario",
+        "Build, inspect and re-use who owns what with which label.",
+    ),
     "sweep": ("rayfl.commands.sweep:sweep", "Search hyper-parameters with Ray Tune."),
-    "study": ("rayfl.commands.study:study", "Run a table or figure of a paper, and put ours beside the printed one."),
-    "report": ("rayfl.commands.report:report", "Tables, figures and a page of a study or an MLflow experiment."),
+    "study": (
+        "rayfl.commands.study:study",
+        "Run a table or figure of a paper, and put ours beside the printed one.",
+    ),
+    "report": (
+        "rayfl.commands.report:report",
+        "Tables, figures and a page of a study or an MLflow experiment.",
+    ),
 }
 REGISTRIES = {
     "methods": "List the methods, or show one with its hyper-parameters.",
@@ -47,8 +57,15 @@ class Commands(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = {name: super(Commands, self).get_command(ctx, name) for name in super().list_commands(ctx)}
-        rows = {name: command.get_short_help_str(80) for name, command in own.items() if command is not None}
+        own = {
+            name: super(Commands, self).get_command(ctx, name)
+            for name in super().list_commands(ctx)
+        }
+        rows = {
+            name: command.get_short_help_str(80)
+            for name, command in own.items()
+            if command is not None
+        }
         rows |= {name: text for name, (_, text) in GROUPS.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted(rows.items()))
@@ -64,16 +81,22 @@ def rayfl(debug: bool) -> None:
 @rayfl.command()
 @ConfigFile
 @Overrides
-@click.option("--resume", metavar="RUN|auto", help="Take up a run again: its name, its directory, or `auto`.")
-@click.option("--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine.")
+@click.option(
+    "--resume", metavar="RUN|auto", help="Take up a run again: its name, its directory, or `auto`."
+)
+@click.option(
+    "--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine."
+)
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
-def run(config: Path, overrides: tuple[str, ...], resume: str | None, address: str | None, quiet: bool) -> None:
+def run(
+    config: Path, overrides: tuple[str, ...], resume: str | None, address: str | None, quiet: bool
+) -> None:
     """Run CONFIG."""
-    from rayfl.config import read_config, validated
-    from rayfl.experiment import run as run_experiment
-    from rayfl.fleet.connection import ahead
+    from rayfl.config.schema import read_config, validated
     from rayfl.fleet.garbage import settling_in
-    from rayfl.progress import progress_for
+    from rayfl.fleet.on_ray.connection import ahead
+    from rayfl.run.experiment import run as run_experiment
+    from rayfl.run.progress import progress_for
 
     plain = read_config(config, overrides)
     with ahead(plain, address):
@@ -96,7 +119,11 @@ def run(config: Path, overrides: tuple[str, ...], resume: str | None, address: s
 
 @rayfl.command()
 @click.option(
-    "-c", "--config", type=click.Path(path_type=Path), default=Path("configs/quickstart.yaml"), show_default=True
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    default=Path("configs/quickstart.yaml"),
+    show_default=True,
 )
 @Overrides
 @click.option("--quiet", is_flag=True, help="No progress, only the table.")
@@ -114,36 +141,42 @@ def show_config(config: Path, overrides: tuple[str, ...]) -> None:
     """Print the resolved configuration of CONFIG."""
     import yaml
 
-    from rayfl.config import load_config
+    from rayfl.config.schema import load_config
 
     click.echo(yaml.safe_dump(load_config(config, overrides).resolved(), sort_keys=False), nl=False)
 
 
 @rayfl.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True
+)
 @click.option("--uri", help="The MLflow store; by default the sqlite file below the output folder.")
 def sync(output: Path, uri: str | None) -> None:
     """Carry what runs could not track, because the server was away, to MLflow."""
-    from rayfl.config import mask
-    from rayfl.tracking import default_uri
-    from rayfl.tracking import sync as carry
+    from rayfl.config.schema import mask
+    from rayfl.tracking.tracker import default_uri
+    from rayfl.tracking.tracker import sync as carry
 
     target = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output.absolute())
     try:
         carried = carry(output.absolute(), target)
     except Exception as error:
-        raise RayflError(f"{mask(target)} does not answer: {str(mask(str(error))).splitlines()[0]}") from error
+        raise RayflError(
+            f"{mask(target)} does not answer: {str(mask(str(error))).splitlines()[0]}"
+        ) from error
     for name, entries in carried.items():
         click.echo(f"{name}: {entries} entries")
     click.echo(f"{sum(carried.values())} entries carried to {mask(target)}")
 
 
 @rayfl.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 def ui(output: Path, port: int) -> None:
     """Open the MLflow UI on this project's store, on loopback."""
-    from rayfl.tracking import addresses, default_uri
+    from rayfl.tracking.tracker import addresses, default_uri
 
     uri = default_uri(output.absolute())
     click.echo(f"http://127.0.0.1:{port}  ({uri})")
@@ -165,7 +198,9 @@ def ui(output: Path, port: int) -> None:
 
 
 @rayfl.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True
+)
 @click.option("--address", help="A Ray cluster to look at.")
 def doctor(output: Path, address: str | None) -> None:
     """Check versions, Ray, GPUs, disk and the MLflow store; say what is wrong and what to do."""
@@ -208,7 +243,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except RayflError as error:
         if "--debug" in words:
             raise
-        from rayfl.config import mask
+        from rayfl.config.schema import mask
 
         click.echo(f"error: {mask(str(error))}", err=True)
         sys.exit(error.exit_code)
@@ -221,11 +256,13 @@ def main(arguments: list[str] | None = None) -> Any:
 
 def explain_interruption(stopped: BaseException) -> None:
     """A run that was told to stop says how to go on, and exits as the signal would have it."""
-    from rayfl.experiment import Interrupted
+    from rayfl.run.experiment import Interrupted
 
     if isinstance(stopped, Interrupted):
         where = stopped.directory.name if stopped.directory else "auto"
-        click.echo(f"stopped by {stopped}; go on with the same command and --resume {where}", err=True)
+        click.echo(
+            f"stopped by {stopped}; go on with the same command and --resume {where}", err=True
+        )
         sys.exit(128 + stopped.number)
 
 

@@ -1,9 +1,10 @@
-"""Components: the named, typed parts that a configuration chooses (datasets, partitions, noises, networks, methods).
+"""Components: the named, typed parts that a configuration chooses (datasets, partitions, noises,
+networks, methods).
 
-A component is a frozen dataclass whose fields are its settings. `@component` makes it validate itself, in a
-configuration as in plain Python. A `Registry` maps short names to import paths, so that naming a component imports
-nothing until it is used; any `package.module:Name` works in place of a short name.
-"""
+A component is a frozen dataclass whose fields are its settings. `@component` makes it validate
+itself, in a configuration as in plain Python. A `Registry` maps short names to import paths, so
+that naming a component imports nothing until it is used; any `package.module:Name` works in place
+of a short name."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Registry(Generic[T]):
             known = ", ".join(self.names())
             raise ConfigError(
                 f"unknown {self.kind} '{name}'. {nearest(name, self.entries)} "
-                f"Known: {known}; or write an import path such as my_package.my_module:Name".replace("  ", " ")
+                f"Known: {known}; or write an import path such as my_package.my_module:Name".replace(
+                    "  ", " "
+                )
             )
         found = import_path(path, self.kind)
         if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
@@ -62,13 +65,16 @@ class Registry(Generic[T]):
         return cast(type[T], found)
 
     def build(self, spec: Any) -> T:
-        """The component that `name` or `{name: ..., setting: value}` describes; a ready component passes through."""
+        """The component that `name` or `{name: ..., setting: value}` describes; a ready component
+        passes through."""
         if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
             return cast(T, spec)
         if isinstance(spec, str):
             spec = {"name": spec}
         if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
-            raise ConfigError(f"a {self.kind} is a name or a mapping with the key 'name'; got {reprlib.repr(spec)}")
+            raise ConfigError(
+                f"a {self.kind} is a name or a mapping with the key 'name'; got {reprlib.repr(spec)}"
+            )
         settings = {str(key): value for key, value in spec.items() if key != "name"}
         return TypeAdapter(self.find(spec["name"])).validate_python(settings)
 
@@ -82,7 +88,8 @@ class Registry(Generic[T]):
 
 
 def slot(registry: Registry[Any]) -> Any:
-    """Metadata for `Annotated[...]`: a field that holds a component of this registry, written by name."""
+    """Metadata for `Annotated[...]`: a field that holds a component of this registry, written by
+    name."""
     return _Slot(registry)
 
 
@@ -100,7 +107,8 @@ class _Slot:
 
 
 def refused_as_value(registry: Registry[Any], spec: Any) -> Any:
-    """Build, with a refusal turned into the ValueError that pydantic collects (with its key's path)."""
+    """Build, with a refusal turned into the ValueError that pydantic collects (with its key's
+    path)."""
     try:
         return registry.build(spec)
     except ConfigError as refusal:
@@ -114,11 +122,17 @@ def import_path(path: str, kind: str) -> Any:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{kind} '{path}' needs the package '{error.name}', which is not installed") from error
-        raise ConfigError(f"{kind} '{path}': there is no module '{module_name}' on the Python path") from error
+            raise ConfigError(
+                f"{kind} '{path}' needs the package '{error.name}', which is not installed"
+            ) from error
+        raise ConfigError(
+            f"{kind} '{path}': there is no module '{module_name}' on the Python path"
+        ) from error
     except (ImportError, ValueError, SyntaxError) as error:
         raise ConfigError(f"{kind} '{path}': importing '{module_name}' failed: {error}") from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, vars(found))
-        raise ConfigError(f"{kind} '{path}': module '{module_name}' has no '{attribute}'. {hint}".rstrip())
+        raise ConfigError(
+            f"{kind} '{path}': module '{module_name}' has no '{attribute}'. {hint}".rstrip()
+        )
     return getattr(found, attribute)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 
 class RayflError(Exception):
-    """A failure that a user can act on. Its text is all that a command line prints; `exit_code` is what it returns."""
+    """A failure that a user can act on. Its text is all that a command line prints; `exit_code` is
+    what it returns."""
 
     exit_code = 1
 

@@ -1,4 +1,5 @@
-"""What all tests share: a quiet, private Ray that is started once, and no traces outside temporary folders."""
+"""What all tests share: a quiet, private Ray that is started once, and no traces outside temporary
+folders."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ def cluster() -> Iterator[None]:
         warnings.simplefilter("ignore")
         import ray
 
-        ray.init(num_cpus=8, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init(
+            num_cpus=8,
+            num_gpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+        )
         yield
         ray.shutdown()
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rayfl.component import component
 from rayfl.errors import ConfigError
-from rayfl.fleet.seam import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
 from rayfl.learn.fit import fit
+from rayfl.protocol import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ class Encoding(Odd):
         return {"bright": Brightness()}
 
     def round(self, state: Kept, fleet: Fleet, t: int) -> Kept:
-        fleet.log(**{f"bright/{c}": r["mean"] for c, r in fleet.map(mean_feature, fleet.clients).items()})
+        fleet.log(
+            **{f"bright/{c}": r["mean"] for c, r in fleet.map(mean_feature, fleet.clients).items()}
+        )
         return state
 
 

@@ -1,4 +1,5 @@
-"""Nodes of a Ray cluster as processes of this machine: started by hand, seen, hit, and ended with the test."""
+"""Nodes of a Ray cluster as processes of this machine: started by hand, seen, hit, and ended with
+the test."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SMALL = ("--disable-usage-stats", "--object-store-memory", str(100 << 20))
 
 
 def surroundings(**more: str) -> dict[str, str]:
-    """What the processes of a cluster inherit: nothing of the tests' own Ray, which stays on loopback."""
+    """What the processes of a cluster inherit: nothing of the tests' own Ray, which stays on
+    loopback."""
     own = environment()
     own.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
     # A dead node is noticed after five seconds, not fifteen.
@@ -34,10 +36,22 @@ class Node:
 
     def __init__(self, folder: Path, *words: str, env: Mapping[str, str] | None = None) -> None:
         self.log = folder / f"node-{time.monotonic_ns()}.log"
-        command = [str(BIN / "ray"), "start", "--block", *SMALL, "--node-ip-address", "127.0.0.1", *words]
+        command = [
+            str(BIN / "ray"),
+            "start",
+            "--block",
+            *SMALL,
+            "--node-ip-address",
+            "127.0.0.1",
+            *words,
+        ]
         with self.log.open("wb") as stream:
             self.process = subprocess.Popen(
-                command, stdout=stream, stderr=stream, env=env or surroundings(), start_new_session=True
+                command,
+                stdout=stream,
+                stderr=stream,
+                env=env or surroundings(),
+                start_new_session=True,
             )
 
     @property
@@ -45,7 +59,12 @@ class Node:
         return self.log.read_text(errors="replace")
 
     def await_start(self) -> None:
-        wait_for(lambda: "Ray runtime started" in self.text, "start of a node", lambda: self.text, self.process)
+        wait_for(
+            lambda: "Ray runtime started" in self.text,
+            "start of a node",
+            lambda: self.text,
+            self.process,
+        )
 
     def await_answer(self, url: str) -> None:
         wait_for(lambda: answers(url), f"answer of {url}", lambda: self.text, self.process)
@@ -57,11 +76,14 @@ class Node:
     @property
     def raylet(self) -> int:
         """The process that is the node, as far as the cluster is concerned."""
-        (found,) = [pid for pid in descendants(self.process.pid) if "/raylet/raylet " in title_of(pid)]
+        (found,) = [
+            pid for pid in descendants(self.process.pid) if "/raylet/raylet " in title_of(pid)
+        ]
         return found
 
     def end(self) -> None:
-        """Ask it to go, and kill whatever of it is left; an id that is somebody else's by now is left alone."""
+        """Ask it to go, and kill whatever of it is left; an id that is somebody else's by now is
+        left alone."""
         ours = {pid: born(pid) for pid in [*descendants(self.process.pid), self.process.pid]}
         with suppress(ProcessLookupError):
             self.process.terminate()
@@ -75,7 +97,8 @@ class Node:
 
 
 def born(pid: int) -> str:
-    """When a process began, which tells it from a later one of the same id; nothing for one that is gone."""
+    """When a process began, which tells it from a later one of the same id; nothing for one that is
+    gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -111,7 +134,15 @@ def head_node(*words: str) -> Iterator[tuple[Node, str, Path]]:
     port, client = free_ports(2)
     with short_folder() as folder:
         places = ["--head", "--port", str(port), "--temp-dir", str(folder / "h")]
-        node = Node(folder, *places, "--ray-client-server-port", str(client), "--include-dashboard", "false", *words)
+        node = Node(
+            folder,
+            *places,
+            "--ray-client-server-port",
+            str(client),
+            "--include-dashboard",
+            "false",
+            *words,
+        )
         try:
             node.await_start()
             yield node, f"127.0.0.1:{port}", folder

@@ -38,15 +38,21 @@ def federation(sizes: list[int], cohorts: list[list[int]], epochs: int = 1) -> F
     """Clients of these sizes, without anything to train."""
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     x, y = np.zeros((offsets[-1], 2, 2, 1), np.uint8), np.zeros(offsets[-1], np.int64)
-    settings = Settings("tiny_mlp", classes=2, lr=0.1, momentum=0.0, epochs=epochs, batch_size=2, drop_last=False)
-    return Federation(x, y, offsets, x[:1], y[:1], np.array(cohorts), [np.ones(3, np.float32)], settings)
+    settings = Settings(
+        "tiny_mlp", classes=2, lr=0.1, momentum=0.0, epochs=epochs, batch_size=2, drop_last=False
+    )
+    return Federation(
+        x, y, offsets, x[:1], y[:1], np.array(cohorts), [np.ones(3, np.float32)], settings
+    )
 
 
 # -- a race ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_plain_loops_and_rayfl_train_the_same_and_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_loops_and_rayfl_train_the_same_and_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAYFL_BENCH", str(tmp_path))
     said: list[str] = []
     found = race.race(TINY, TINY.systems, repeats=1, say=said.append)
@@ -81,7 +87,9 @@ def test_a_saved_federation_is_read_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.initial[0], saved.initial[0])
 
 
-@pytest.mark.parametrize(("first", "last", "expected"), [(0, 1, 2 * 7), (1, 2, 2 * 3), (0, 2, 20), (1, 1, 0)])
+@pytest.mark.parametrize(
+    ("first", "last", "expected"), [(0, 1, 2 * 7), (1, 2, 2 * 3), (0, 2, 20), (1, 1, 0)]
+)
 def test_samples_of_rounds_count_epochs(first: int, last: int, expected: int) -> None:
     assert federation([5, 2, 1], [[0, 1], [1, 2]], epochs=2).samples(first, last) == expected
 
@@ -105,12 +113,20 @@ def test_the_processes_of_the_plain_loop_get_equal_loads() -> None:
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        ({"accuracy": 0.95, "moved": 2.0}, "w0: flower does not reach .* in 4 rounds: 0.9500 against 0.9000"),
+        (
+            {"accuracy": 0.95, "moved": 2.0},
+            "w0: flower does not reach .* in 4 rounds: 0.9500 against 0.9000",
+        ),
         ({"accuracy": 0.85, "moved": 2.0}, "0.8500 against 0.9000"),
-        ({"accuracy": 0.90, "moved": 4.0}, "does not move the weights as far in 4 rounds: 4.00000 against 2.00000"),
+        (
+            {"accuracy": 0.90, "moved": 4.0},
+            "does not move the weights as far in 4 rounds: 4.00000 against 2.00000",
+        ),
     ],
 )
-def test_a_system_that_trains_something_else_is_refused(found: dict[str, float], message: str) -> None:
+def test_a_system_that_trains_something_else_is_refused(
+    found: dict[str, float], message: str
+) -> None:
     with pytest.raises(race.NotTheSame, match=message):
         race.same(TINY, "flower", found, {"accuracy": 0.9, "moved": 2.0})
 
@@ -121,12 +137,19 @@ def test_a_system_without_an_answer_is_told_with_its_output() -> None:
 
 
 def test_an_answer_is_found_among_chatter() -> None:
-    assert measure.read_answer("pfl", 1, f'hello\n{MARK}{{"seconds": 2}}\nbye\n', "") == {"seconds": 2}
+    assert measure.read_answer("pfl", 1, f'hello\n{MARK}{{"seconds": 2}}\nbye\n', "") == {
+        "seconds": 2
+    }
 
 
 @pytest.mark.parametrize(
     ("variant", "key"),
-    [("bf16", "precision"), ("stacked", "stack"), ("channels-first", "layout"), ("reached", "kernels")],
+    [
+        ("bf16", "precision"),
+        ("stacked", "stack"),
+        ("channels-first", "layout"),
+        ("reached", "kernels"),
+    ],
 )
 def test_a_variant_is_settings_on_top(variant: str, key: str) -> None:
     settings: dict[str, Any] = WORKLOADS["w1"].config
@@ -176,8 +199,12 @@ def test_descendants_are_known_even_without_their_parent() -> None:
 
 
 def test_where_a_round_went_adds_up() -> None:
-    clocks = [{"time/train_s": 1.0, "time/busy_s": 1.6, "time/elapsed_s": 7.0, "time/evaluate_s": 0.0}] * 3
-    history: list[dict[str, Any]] = [{"round": i, "metrics": {}, "clock": clock} for i, clock in enumerate(clocks)]
+    clocks = [
+        {"time/train_s": 1.0, "time/busy_s": 1.6, "time/elapsed_s": 7.0, "time/evaluate_s": 0.0}
+    ] * 3
+    history: list[dict[str, Any]] = [
+        {"round": i, "metrics": {}, "clock": clock} for i, clock in enumerate(clocks)
+    ]
     history[-1]["clock"] = {**clocks[0], "time/evaluate_s": 9.0}
     found = rayfl_system.split(history, warmup=1, seconds=1.1, actors=2)  # type: ignore[arg-type]
     assert found["train"] == pytest.approx(0.8)
@@ -186,8 +213,12 @@ def test_where_a_round_went_adds_up() -> None:
     assert not {"evaluate_s", "elapsed_s"} & set(found)
 
 
-@pytest.mark.parametrize(("busy", "train", "expected"), [(3.0, 1.5, 0.4), (3.0, 3.0, 0.8), (0.0, 0.0, 0.8)])
-def test_a_test_is_shared_by_as_many_as_the_training(busy: float, train: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("busy", "train", "expected"), [(3.0, 1.5, 0.4), (3.0, 3.0, 0.8), (0.0, 0.0, 0.8)]
+)
+def test_a_test_is_shared_by_as_many_as_the_training(
+    busy: float, train: float, expected: float
+) -> None:
     found = {"split": {"busy_s": busy, "train": train}, "rounds_log": [{"time/evaluate_s": 0.8}]}
     assert document.tested(found) == pytest.approx(expected)
 
@@ -213,7 +244,11 @@ def system(seconds: float, peak: float = 100.0, **more: Any) -> dict[str, Any]:
 def test_aims_are_read_from_one_race(read: targets.Reading, expected: float | None) -> None:
     # Of a run that took longer than the median.
     split = {"train": 1.98, "idle": 0.2, "between": 0.02}
-    systems = {"bare2": system(3.0, 200.0), "rayfl": system(2.0, split=split), "rayfl-bf16": system(1.0)}
+    systems = {
+        "bare2": system(3.0, 200.0),
+        "rayfl": system(2.0, split=split),
+        "rayfl-bf16": system(1.0),
+    }
     assert read({"w1": {"systems": systems}}) == pytest.approx(expected)
 
 
@@ -223,7 +258,9 @@ def test_the_coordinators_growth_is_that_of_its_rounds() -> None:
     assert targets.grown("w4")(races) == pytest.approx(149 / 104)
 
 
-@pytest.mark.parametrize(("value", "more", "met"), [(1.2, True, True), (1.1, True, False), (1.1, False, True)])
+@pytest.mark.parametrize(
+    ("value", "more", "met"), [(1.2, True, True), (1.1, True, False), (1.1, False, True)]
+)
 def test_an_aim_is_met_or_missed(value: float, more: bool, met: bool) -> None:
     target = targets.Target("a", lambda races: value, 1.2, more=more)
     assert target.met(value) is met
@@ -231,10 +268,18 @@ def test_an_aim_is_met_or_missed(value: float, more: bool, met: bool) -> None:
 
 
 def test_a_method_over_its_cost_model() -> None:
-    # Two actors: 100 samples forward in 0.05 s are 1 ms each; a round of 0.2 s leaves 3 ms for each backward pass.
+    # Two actors: 100 samples forward in 0.05 s are 1 ms each; a round of 0.2 s leaves 3 ms for each
+    # backward pass.
     paced = {"pace/train_s": 0.2, "pace/forward_s": 0.05, "pace/samples": 100.0}
     plain = [{**paced, "cost/forward": 200.0, "cost/backward": 100.0, "time/train_s": 9.0}]
-    ds = [{"time/train_s": 0.33, "cost/forward": 100.0, "cost/backward": 100.0, "cost/server_forward": 100.0}]
+    ds = [
+        {
+            "time/train_s": 0.33,
+            "cost/forward": 100.0,
+            "cost/backward": 100.0,
+            "cost/server_forward": 100.0,
+        }
+    ]
     rn = [{"time/train_s": 0.5, "cost/forward": 400.0, "cost/backward": 200.0}]
     logs = {"fedavg": plain, "fedds": ds, "fedrn": rn}
     systems = {name: {"rounds_log": log, "warmup": 0} for name, log in logs.items()}
@@ -250,7 +295,7 @@ def test_a_method_over_its_cost_model() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.key)
 def test_every_workload_is_a_valid_configuration_for_known_systems(workload: Workload) -> None:
-    from rayfl.config import validated
+    from rayfl.config.schema import validated
 
     for each in (workload, workloads.quickened(workload)):
         config = validated(each.config)
@@ -264,10 +309,14 @@ def test_every_workload_is_a_valid_configuration_for_known_systems(workload: Wor
 
 @pytest.mark.parametrize("key", ["w3", "w5"])
 def test_the_plain_network_is_rayfls(key: str) -> None:
-    from rayfl.config import validated
+    from rayfl.config.schema import validated
 
     workload = WORKLOADS[key]
-    small = {**workload.config, "clients": 8, "data": {**workload.config["data"], "samples": 160, "test_samples": 16}}
+    small = {
+        **workload.config,
+        "clients": 8,
+        "data": {**workload.config["data"], "samples": 160, "test_samples": 16},
+    }
     small["training"] = {**small["training"], "clients_per_round": 2}
     config = validated({**small, "fleet": "inline"})
     found = workloads.federation_of(workload, config, rounds=3)
@@ -277,7 +326,7 @@ def test_the_plain_network_is_rayfls(key: str) -> None:
 
 
 def test_another_network_is_noticed() -> None:
-    from rayfl.config import validated
+    from rayfl.config.schema import validated
 
     config = validated({**TINY.config, "model": {"name": "mlp", "hidden": [63]}, "fleet": "inline"})
     found = workloads.federation_of(TINY, config, rounds=1)

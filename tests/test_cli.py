@@ -57,7 +57,9 @@ def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"], ["run", "--help"], []])
 def test_help_takes_less_than_half_a_second_of_processor_time(words: list[str]) -> None:
-    process = subprocess.Popen([str(RAYFL), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        [str(RAYFL), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     assert process.stdout is not None
     text = process.stdout.read().decode()
     _, status, used = os.wait4(process.pid, 0)
@@ -89,13 +91,18 @@ def test_the_groups_have_their_commands() -> None:
 def test_a_registry_is_listed_a_line_each(plural: str) -> None:
     lines = invoked(plural).splitlines()
     assert [line.split()[0] for line in lines] == registry(plural).names()
-    assert all(len(line.split(maxsplit=1)) == 2 for line in lines), "every name comes with what it is"
+    assert all(len(line.split(maxsplit=1)) == 2 for line in lines), (
+        "every name comes with what it is"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["methods", "fedavg"], ["fedavg", "from: McMahan et al., AISTATS 2017", "  weighting = ", "the paper's"]),
+        (
+            ["methods", "fedavg"],
+            ["fedavg", "from: McMahan et al., AISTATS 2017", "  weighting = ", "the paper's"],
+        ),
         (["noises", "symmetric"], ["settings:", "  rate = required"]),
         (["models", "mlp"], ["  hidden = "]),
         (["datasets", "digits"], ["1,797 handwritten digits", "settings:\n  none"]),
@@ -119,7 +126,9 @@ def test_every_method_says_what_it_is_and_where_it_is_from(name: str) -> None:
     assert "settings:" in text
 
 
-def test_an_unknown_component_is_refused_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_component_is_refused_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, said = refused(capsys, "methods", "fedavgg")
     assert code == 2
     assert said.startswith("error: unknown method 'fedavgg'. Did you mean 'fedavg'? Known: ")
@@ -140,8 +149,17 @@ def test_the_resolved_configuration_is_yaml_with_overrides_and_without_secrets(t
 
 
 def test_a_run_ends_with_its_metrics_and_hashes(tiny: Path) -> None:
-    lines = dict(line.rsplit(maxsplit=1) for line in invoked("run", str(tiny), "--quiet").splitlines())
-    assert set(lines) >= {"test/accuracy", "test/loss", "run", "mlflow run", "scenario sha256", "model sha256"}
+    lines = dict(
+        line.rsplit(maxsplit=1) for line in invoked("run", str(tiny), "--quiet").splitlines()
+    )
+    assert set(lines) >= {
+        "test/accuracy",
+        "test/loss",
+        "run",
+        "mlflow run",
+        "scenario sha256",
+        "model sha256",
+    }
     assert (Path(lines["run"]) / "result.json").is_file()
     assert len(lines["model sha256"]) == len(lines["scenario sha256"]) == 64
     assert lines["mlflow run"] == "none"
@@ -159,14 +177,34 @@ def test_a_log_gets_a_line_for_the_last_round(tiny: Path) -> None:
     [
         (["run", "nowhere.yaml"], 2, "error: a configuration is a readable YAML file; got "),
         (["config", "nowhere.yaml"], 2, "error: a configuration is a readable YAML file; got "),
-        (["run", "tiny.yaml", "training.lrr=1"], 2, "training.lrr is not a known key. Did you mean 'lr'?"),
+        (
+            ["run", "tiny.yaml", "training.lrr=1"],
+            2,
+            "training.lrr is not a known key. Did you mean 'lr'?",
+        ),
         (["run", "tiny.yaml", "training.lr"], 2, "error: an override has the form key.sub=value"),
-        (["run", "tiny.yaml", "clients=0"], 2, "clients: must be greater than or equal to 1; got 0"),
-        (["run", "tiny.yaml", "--resume", "nothing"], 2, "--resume takes a run below the output folder, or auto"),
+        (
+            ["run", "tiny.yaml", "clients=0"],
+            2,
+            "clients: must be greater than or equal to 1; got 0",
+        ),
+        (
+            ["run", "tiny.yaml", "--resume", "nothing"],
+            2,
+            "--resume takes a run below the output folder, or auto",
+        ),
         (["run", "tiny.yaml", "device=cuda"], 2, "fleet: inline runs on the CPU; got device: cuda"),
         (["run", "tiny.yaml", "data={name: folder, path: /nowhere}"], None, "error: "),
-        (["run", "tiny.yaml", "scenario=/nowhere"], 3, "error: a scenario is a directory with a scenario.json"),
-        (["run", "tiny.yaml", "output=tiny.yaml"], 5, "error: the output folder must be writable; got "),
+        (
+            ["run", "tiny.yaml", "scenario=/nowhere"],
+            3,
+            "error: a scenario is a directory with a scenario.json",
+        ),
+        (
+            ["run", "tiny.yaml", "output=tiny.yaml"],
+            5,
+            "error: the output folder must be writable; got ",
+        ),
         (["run"], 2, "Missing argument 'CONFIG'"),
         (["runn"], 2, "No such command 'runn'"),
         (["run", "tiny.yaml", "--bogus"], 2, "No such option"),
@@ -182,7 +220,9 @@ def test_what_a_person_got_wrong_is_one_message_and_an_exit_code(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(("kind", "code"), [(RayflError, 1), (DataError, 3), (PhaseError, 4), (StorageError, 5)])
+@pytest.mark.parametrize(
+    ("kind", "code"), [(RayflError, 1), (DataError, 3), (PhaseError, 4), (StorageError, 5)]
+)
 def test_each_kind_of_failure_has_its_exit_code(
     tiny: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -193,11 +233,13 @@ def test_each_kind_of_failure_has_its_exit_code(
     def failing(*_: object, **__: object) -> None:
         raise kind("http://me:hunter2@host is gone")
 
-    monkeypatch.setattr("rayfl.experiment.run", failing)
+    monkeypatch.setattr("rayfl.run.experiment.run", failing)
     assert refused(capsys, "run", str(tiny)) == (code, "error: http://***@host is gone\n")
 
 
-def test_nothing_is_written_for_a_run_that_is_refused(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_for_a_run_that_is_refused(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, "run", str(tiny), "clients=0")
     assert list(tiny.parent.iterdir()) == [tiny]
 
@@ -217,10 +259,15 @@ def test_only_debug_shows_a_traceback(tiny: Path, debug: bool) -> None:
 
 @pytest.mark.slow
 def test_sync_of_nothing_carries_nothing(home: Path) -> None:
-    assert invoked("sync", "-o", str(home / "out")) == f"0 entries carried to sqlite:///{home / 'out' / 'mlflow.db'}\n"
+    assert (
+        invoked("sync", "-o", str(home / "out"))
+        == f"0 entries carried to sqlite:///{home / 'out' / 'mlflow.db'}\n"
+    )
 
 
-def test_ui_shows_this_project_s_store_on_loopback(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ui_shows_this_project_s_store_on_loopback(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda path, words: started.append(words))
     uri = f"sqlite:///{home / 'out' / 'mlflow.db'}"

@@ -1,4 +1,5 @@
-"""Two nodes, started by hand on this machine: client actors on both, one that dies, and in each case the same bits.
+"""Two nodes, started by hand on this machine: client actors on both, one that dies, and in each
+case the same bits.
 
 Nodes in networks of their own are in test_docs_cluster.py.
 """
@@ -21,10 +22,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROUNDS = 12
 WIDE = {"name": "mlp", "hidden": [1024]}
-"""A network whose weights are too large to travel inside of messages: they lie in the object store of one node."""
+"""A network whose weights are too large to travel inside of messages: they lie in the object store
+of one node."""
 
 UNHURRIED = "method.pause=0.15"
-"""Rounds of half a second: actors outlive their node by a second, in which a run must not come to its end."""
+"""Rounds of half a second: actors outlive their node by a second, in which a run must not come to
+its end."""
 
 Head = tuple[Node, str, Path]
 Start = Callable[..., Driven]
@@ -54,14 +57,21 @@ def worker(head: Head, workers: tuple[list[Node], ExitStack]) -> Node:
 
 @pytest.fixture
 def start(head: Head, worker: Node, tmp_path: Path) -> Iterator[Start]:
-    """Start a run on both nodes, and see that it is on both; whatever is left of it ends with the test."""
+    """Start a run on both nodes, and see that it is on both; whatever is left of it ends with the
+    test."""
     drills: list[Driven] = []
 
     def started(*arguments: str) -> Driven:
-        drill = Driven(tmp_path, head[1], f"training.rounds={ROUNDS}", "method.pause=0.05", *arguments)
+        drill = Driven(
+            tmp_path, head[1], f"training.rounds={ROUNDS}", "method.pause=0.05", *arguments
+        )
         drills.append(drill)
         drill.await_round(2)
-        wait_for(lambda: [actors(head[0]), actors(worker)] == [1, 1], "client actors on both nodes", lambda: drill.text)
+        wait_for(
+            lambda: [actors(head[0]), actors(worker)] == [1, 1],
+            "client actors on both nodes",
+            lambda: drill.text,
+        )
         return drill
 
     yield started
@@ -76,7 +86,9 @@ def actors(node: Node) -> int:
 
 def in_one_process(folder: Path, **changes: object) -> Comparable:
     training = {**SETTINGS["training"], "rounds": ROUNDS}
-    result = rayfl.run({**SETTINGS, "training": training, "output": folder, "fleet": "inline", **changes})
+    result = rayfl.run(
+        {**SETTINGS, "training": training, "output": folder, "fleet": "inline", **changes}
+    )
     return comparable(result.directory)
 
 
@@ -89,19 +101,28 @@ def test_client_actors_on_two_nodes_change_no_bit(
     start: Start, head: Head, worker: Node, undisturbed: Comparable
 ) -> None:
     drill = start("resources.cpus_per_client=1")
-    assert [len(node.processes("ray::Coordinator")) for node in (head[0], worker)] == [1, 0], "beside the run's folder"
+    assert [len(node.processes("ray::Coordinator")) for node in (head[0], worker)] == [1, 0], (
+        "beside the run's folder"
+    )
     assert drill.ended() == 0, drill.text
     assert comparable(drill.directory) == undisturbed
     wait_for(lambda: actors(head[0]) == actors(worker) == 0, "end of all client actors")
 
 
-def test_keepers_on_two_nodes_change_no_bit(start: Start, head: Head, worker: Node, tmp_path: Path) -> None:
+def test_keepers_on_two_nodes_change_no_bit(
+    start: Start, head: Head, worker: Node, tmp_path: Path
+) -> None:
     """States of either node's clients, owned on one and wanted on the other."""
-    drill = start("resources.cpus_per_client=1", "resources.keepers=2", "model={name: mlp, hidden: [1024]}")
+    drill = start(
+        "resources.cpus_per_client=1", "resources.keepers=2", "model={name: mlp, hidden: [1024]}"
+    )
     assert [len(node.processes("ray::Keeper")) for node in (head[0], worker)] == [1, 1]
     assert drill.ended() == 0, drill.text
     assert comparable(drill.directory) == in_one_process(tmp_path / "inline", model=WIDE)
-    wait_for(lambda: not any(node.processes("ray::Keeper") for node in (head[0], worker)), "end of all keepers")
+    wait_for(
+        lambda: not any(node.processes("ray::Keeper") for node in (head[0], worker)),
+        "end of all keepers",
+    )
 
 
 def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
@@ -117,7 +138,8 @@ def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
 def test_what_only_a_dead_node_held_is_computed_again_from_the_last_checkpoint(
     start: Start, worker: Node, tmp_path: Path
 ) -> None:
-    # One checkpoint, after the first round: whatever a later one had copied to the first node would live on.
+    # One checkpoint, after the first round: whatever a later one had copied to the first node would
+    # live on.
     wide = ("model={name: mlp, hidden: [1024]}", "checkpoint.min_seconds=1000", UNHURRIED)
     drill = start("resources.cpus_per_client=0.5", *wide)
     drill.await_round(5)

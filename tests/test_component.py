@@ -10,7 +10,17 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from rayfl.component import Count, Fraction, Natural, NonNegative, Positive, Registry, component, import_path, slot
+from rayfl.component import (
+    Count,
+    Fraction,
+    Natural,
+    NonNegative,
+    Positive,
+    Registry,
+    component,
+    import_path,
+    slot,
+)
 from rayfl.errors import ConfigError
 
 HERE = __name__
@@ -31,7 +41,9 @@ class Square:
     rolls: Natural = 0
 
 
-PARTS: Registry[Any] = Registry("part", {"wheel": f"{HERE}:Wheel", "square": f"{HERE}:Square", "lost": "no.such:Part"})
+PARTS: Registry[Any] = Registry(
+    "part", {"wheel": f"{HERE}:Wheel", "square": f"{HERE}:Square", "lost": "no.such:Part"}
+)
 
 
 @component
@@ -87,7 +99,9 @@ def test_settings_without_default_are_required() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["wheel", {"name": "wheel"}, f"{HERE}:Wheel", {"name": f"{HERE}:Wheel", "spokes": 8}, Wheel()], ids=str
+    "spec",
+    ["wheel", {"name": "wheel"}, f"{HERE}:Wheel", {"name": f"{HERE}:Wheel", "spokes": 8}, Wheel()],
+    ids=str,
 )
 def test_a_part_is_a_name_or_a_mapping_or_a_path_or_itself(spec: Any) -> None:
     assert PARTS.build(spec) == Wheel()
@@ -113,12 +127,21 @@ def test_an_unknown_name_that_resembles_nothing() -> None:
 @pytest.mark.parametrize(
     ("path", "match"),
     [
-        ("no_such_package.module:Name", "there is no module 'no_such_package.module' on the Python path"),
+        (
+            "no_such_package.module:Name",
+            "there is no module 'no_such_package.module' on the Python path",
+        ),
         ("rayfl.no_such:Name", "there is no module 'rayfl.no_such' on the Python path"),
-        ("rayfl.errors:ConfigEror", "module 'rayfl.errors' has no 'ConfigEror'. Did you mean 'ConfigError'"),
+        (
+            "rayfl.errors:ConfigEror",
+            "module 'rayfl.errors' has no 'ConfigEror'. Did you mean 'ConfigError'",
+        ),
         ("rayfl.errors:", "module 'rayfl.errors' has no ''"),
         (":Name", "importing '' failed"),
-        ("lame:Name", "part 'lame:Name' needs the package 'not_installed_either', which is not installed"),
+        (
+            "lame:Name",
+            "part 'lame:Name' needs the package 'not_installed_either', which is not installed",
+        ),
         ("broken_one:Name", "importing 'broken_one' failed: "),
     ],
 )
@@ -160,7 +183,9 @@ def test_a_refusal_inside_carries_the_keys_path(spec: Any) -> None:
         Shop(cart=spec)
 
 
-@pytest.mark.parametrize(("spec", "match"), [("weel", "Did you mean 'wheel'"), (4, "a part is a name or a mapping")])
+@pytest.mark.parametrize(
+    ("spec", "match"), [("weel", "Did you mean 'wheel'"), (4, "a part is a name or a mapping")]
+)
 def test_a_slot_that_cannot_be_filled_is_a_validation_error(spec: Any, match: str) -> None:
     with pytest.raises(ValidationError, match=match):
         Shop(cart=spec)

@@ -1,9 +1,10 @@
-"""docs/cluster.md: every command is one that its program takes, and what two machines can run is run on two.
+"""docs/cluster.md: every command is one that its program takes, and what two machines can run is
+run on two.
 
-The machines are namespaces of this one, with networks, processes and file systems of their own, so that addresses,
-ports and `ray stop` are as the page says. Slurm, Kubernetes and Docker are not here: their files are read, and the
-batch files run with a stand-in for `srun` that starts its steps on those machines.
-"""
+The machines are namespaces of this one, with networks, processes and file systems of their own, so
+that addresses, ports and `ray stop` are as the page says. Slurm, Kubernetes and Docker are not
+here: their files are read, and the batch files run with a stand-in for `srun` that starts its steps
+on those machines."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ import pytest
 import yaml
 
 import rayfl
-from rayfl.config import load_config
+from rayfl.config.schema import load_config
 from tests.nodes import short_folder, surroundings, wait_for
 from tests.reliability.drills import ROOT, descendants, title_of
 
@@ -43,7 +44,11 @@ OVERRIDE = re.compile(r"[a-z_.]+=")
 def command(*beginning: str) -> str:
     """The command of the page that begins so and says this."""
     first, *rest = beginning
-    (found,) = [str(line) for line in COMMANDS if line.startswith(first) and all(part in line for part in rest)]
+    (found,) = [
+        str(line)
+        for line in COMMANDS
+        if line.startswith(first) and all(part in line for part in rest)
+    ]
     return found
 
 
@@ -54,7 +59,9 @@ def refuse_unknown(group: click.Command, words: list[str]) -> None:
     """Parse a command line by the program's own parser, without running it."""
     context = group.make_context("program", words, resilient_parsing=False)
     while isinstance(context.command, click.Group):
-        name, inner, rest = context.command.resolve_command(context, [*context._protected_args, *context.args])
+        name, inner, rest = context.command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
         assert inner is not None
         context = inner.make_context(name, rest, parent=context)
 
@@ -62,7 +69,11 @@ def refuse_unknown(group: click.Command, words: list[str]) -> None:
 def check_ray(words: list[str]) -> None:
     from ray.scripts.scripts import cli
 
-    words, entry = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    words, entry = (
+        (words[: words.index("--")], words[words.index("--") + 1 :])
+        if "--" in words
+        else (words, [])
+    )
     refuse_unknown(cli, [*words, *(["--", "true"] if entry else [])])
     if entry:
         assert words[:2] == ["job", "submit"]
@@ -109,7 +120,9 @@ def test_every_block_says_where_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_is_one_that_its_program_takes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_one_that_its_program_takes(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     program, *words = shlex.split(line)
     assert program in CHECKS or program in ELSEWHERE
@@ -117,9 +130,12 @@ def test_a_command_is_one_that_its_program_takes(line: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    "line", ["ray start --heads", "rayfl run configs/quickstart.yaml --adress x", "mlflow server --hots x"]
+    "line",
+    ["ray start --heads", "rayfl run configs/quickstart.yaml --adress x", "mlflow server --hots x"],
 )
-def test_a_command_that_its_program_does_not_take_is_found(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_its_program_does_not_take_is_found(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     program, *words = shlex.split(line)
     with pytest.raises(click.NoSuchOption):
@@ -137,7 +153,9 @@ def test_settings_that_the_page_names_exist() -> None:
 
 def test_links_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", PAGE)
-    assert {(ROOT / "docs" / link).name for link in links} == {path.name for path in FILES.iterdir()} - {"storage.yaml"}
+    assert {(ROOT / "docs" / link).name for link in links} == {
+        path.name for path in FILES.iterdir()
+    } - {"storage.yaml"}
     assert all((ROOT / "docs" / link).is_file() for link in links)
 
 
@@ -181,7 +199,12 @@ def test_a_batch_file_is_one(name: str) -> None:
 def test_symmetric_run_takes_what_the_batch_file_gives_it() -> None:
     from ray.scripts.symmetric_run import curate_and_validate_ray_start_args
 
-    text = (FILES / "symmetric.sbatch").read_text().replace("\\\n", " ").replace("$SLURM_JOB_NUM_NODES", "2")
+    text = (
+        (FILES / "symmetric.sbatch")
+        .read_text()
+        .replace("\\\n", " ")
+        .replace("$SLURM_JOB_NUM_NODES", "2")
+    )
     (line,) = re.findall(r"ray symmetric-run (.*)", text)
     own, _, job = line.partition(" -- ")
     handed_on = curate_and_validate_ray_start_args(shlex.split(own))
@@ -205,14 +228,26 @@ def test_the_job_of_kubernetes_is_consistent() -> None:
     for group in groups:
         pod = group["template"]["spec"]
         (container,) = pod["containers"]
-        claims = {volume["name"]: volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"]}
-        assert {claims[mount["name"]] for mount in container["volumeMounts"]} == {claim["metadata"]["name"]}
+        claims = {
+            volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+            for volume in pod["volumes"]
+        }
+        assert {claims[mount["name"]] for mount in container["volumeMounts"]} == {
+            claim["metadata"]["name"]
+        }
         mounted = tuple(mount["mountPath"] for mount in container["volumeMounts"])
-        assert all(v["value"].startswith(mounted) for v in container["env"] if v["name"].startswith("RAYFL_"))
+        assert all(
+            v["value"].startswith(mounted)
+            for v in container["env"]
+            if v["name"].startswith("RAYFL_")
+        )
         assert container["resources"]["requests"] == container["resources"]["limits"]
         assert container["image"] in command("docker push")
         refuse_unknown_start(group["rayStartParams"])
-    gpus = [group["template"]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu") for group in groups]
+    gpus = [
+        group["template"]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu")
+        for group in groups
+    ]
     assert gpus == [None, "1"]
 
 
@@ -224,7 +259,9 @@ def refuse_unknown_start(params: dict[str, str]) -> None:
 
 def test_the_image_has_the_ray_of_the_manifest_and_the_tree_of_the_project() -> None:
     text = (FILES / "Dockerfile").read_text()
-    steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    steps = [
+        line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")
+    ]
     assert [step for step, _ in steps] == ["ARG", "FROM", "WORKDIR", "COPY", "RUN"]
     version = manifest("rayjob.yaml")["spec"]["rayClusterSpec"]["rayVersion"]
     assert steps[0][1] == f"RAY={version}"
@@ -239,7 +276,8 @@ HEAD, WORKER = "10.0.0.1", "10.0.0.2"
 
 @dataclass(frozen=True)
 class Machine:
-    """A namespace with a network, processes and a Ray of its own; all in it ends with its first process."""
+    """A namespace with a network, processes and a Ray of its own; all in it ends with its first
+    process."""
 
     address: str
     init: int
@@ -269,11 +307,28 @@ def networks(*addresses: str) -> Iterator[list[str]]:
     """Two network namespaces that a cable joins, under names of this process."""
     names = [f"rayfl{os.getpid()}-{i}" for i in range(len(addresses))]
     tools = all(shutil.which(tool) for tool in ("ip", "nsenter", "unshare", "bash"))
-    if not tools or os.geteuid() or subprocess.run(["ip", "netns", "add", names[0]], capture_output=True).returncode:
+    if (
+        not tools
+        or os.geteuid()
+        or subprocess.run(["ip", "netns", "add", names[0]], capture_output=True).returncode
+    ):
         pytest.skip("network namespaces are not allowed here")
     try:
         ip("netns", "add", names[1])
-        ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
+        ip(
+            "link",
+            "add",
+            "cable",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            names[1],
+        )
         for name, address in zip(names, addresses, strict=True):
             ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
             for device in ("lo", "cable"):
@@ -286,19 +341,42 @@ def networks(*addresses: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def booted(name: str, address: str, project: Path, home: Path, hidden: Path | None) -> Iterator[Machine]:
+def booted(
+    name: str, address: str, project: Path, home: Path, hidden: Path | None
+) -> Iterator[Machine]:
     """A machine; where it is `hidden`, a folder of this one is empty."""
     Path("/tmp/ray").mkdir(exist_ok=True)
     mounts = " && ".join(f"mount -t tmpfs none {place}" for place in ("/tmp/ray", hidden) if place)
-    apart = ["ip", "netns", "exec", name, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    apart = [
+        "ip",
+        "netns",
+        "exec",
+        name,
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
     # A shell, because the first process inherits whatever is left behind and must bury it.
     sleeping = f"{mounts} && while :; do sleep 3600 & wait $!; done"
     outer = subprocess.Popen([*apart, "bash", "-c", sleeping], start_new_session=True)
     try:
-        wait_for(lambda: any(title_of(pid).startswith("sleep") for pid in descendants(outer.pid)), "a machine")
+        wait_for(
+            lambda: any(title_of(pid).startswith("sleep") for pid in descendants(outer.pid)),
+            "a machine",
+        )
         init = next(pid for pid in descendants(outer.pid) if title_of(pid).startswith("bash"))
-        env = surroundings(HOME=str(home), RAY_DISABLE_IMPORT_WARNING="1", RAY_USAGE_STATS_ENABLED="0")
-        yield Machine(address, init, {**env, "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": str(100 << 20)}, project)
+        env = surroundings(
+            HOME=str(home), RAY_DISABLE_IMPORT_WARNING="1", RAY_USAGE_STATS_ENABLED="0"
+        )
+        yield Machine(
+            address,
+            init,
+            {**env, "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": str(100 << 20)},
+            project,
+        )
     finally:
         outer.kill()
         outer.wait(20)
@@ -314,7 +392,9 @@ def machines() -> Iterator[tuple[Machine, Machine, Path]]:
         for place in (home, shared):
             place.mkdir()
         for room in ("jobs", "configs", "docs"):
-            shutil.copytree(ROOT / room, project / room, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / room, project / room, ignore=shutil.ignore_patterns("__pycache__")
+            )
         both = [
             stack.enter_context(booted(name, address, project, home, hidden))
             for name, address, hidden in zip(names, (HEAD, WORKER), (None, shared), strict=True)
@@ -325,26 +405,41 @@ def machines() -> Iterator[tuple[Machine, Machine, Path]]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The hash of the page's run, in this process."""
-    settings = {"output": str(tmp_path_factory.mktemp("inline")), "fleet": "inline", "tracking": {"enabled": False}}
-    overrides = ["training.rounds=3", "fleet=inline", "tracking.enabled=false", f"output={settings['output']}"]
+    settings = {
+        "output": str(tmp_path_factory.mktemp("inline")),
+        "fleet": "inline",
+        "tracking": {"enabled": False},
+    }
+    overrides = [
+        "training.rounds=3",
+        "fleet=inline",
+        "tracking.enabled=false",
+        f"output={settings['output']}",
+    ]
     return rayfl.run(load_config(ROOT / "configs/quickstart.yaml", overrides)).sha256
 
 
 @pytest.mark.alone
-def test_several_machines_as_the_page_has_it(machines: tuple[Machine, Machine, Path], expected: str) -> None:
+def test_several_machines_as_the_page_has_it(
+    machines: tuple[Machine, Machine, Path], expected: str
+) -> None:
     head, worker, folder = machines
     token = head(command("ray get-auth-token")) and head("cat ~/.ray/auth_token")
     assert token
     head(command("chmod"))
     secured = dict([command("export RAY_AUTH_MODE").removeprefix("export ").split("=")])
-    head, worker = (Machine(m.address, m.init, {**m.env, **secured}, m.project) for m in (head, worker))
+    head, worker = (
+        Machine(m.address, m.init, {**m.env, **secured}, m.project) for m in (head, worker)
+    )
     head(command("ray start --head", "--node-ip-address"))
     worker(command("ray start --address"))
     wait_for(lambda: head(command("ray status")).count(" 1 node_") == 2, "second node")
     assert "2 nodes, 2 CPUs" in head(command("rayfl doctor"))
 
     # The worker does not see /shared: what it needs comes through Ray.
-    said = head(command("ray job submit", "RAYFL_OUTPUT").replace("/shared", str(folder / "shared")))
+    said = head(
+        command("ray job submit", "RAYFL_OUTPUT").replace("/shared", str(folder / "shared"))
+    )
     assert f"model sha256               {expected}" in said
     (run,) = (folder / "shared" / "outputs" / "runs").iterdir()
     assert json.loads((run / "result.json").read_text())["sha256"] == expected
@@ -352,14 +447,19 @@ def test_several_machines_as_the_page_has_it(machines: tuple[Machine, Machine, P
 
     head(command("ray job submit", "--submission-id mine"))
     journals = folder / "home" / "rayfl-outputs" / "runs"
-    wait_for(lambda: any("metrics" in path.read_text() for path in journals.glob("*/journal.jsonl")), "a first round")
+    wait_for(
+        lambda: any("metrics" in path.read_text() for path in journals.glob("*/journal.jsonl")),
+        "a first round",
+    )
     assert [machine.processes("ray::ClientActor") for machine in (head, worker)] == [1, 1]
     assert [machine.processes("ray::Coordinator") for machine in (head, worker)] == [1, 0]
     head(command("ray job stop"))
     assert "stopped by SIGTERM; go on with the same command" in head(command("ray job logs"))
     assert "STOPPED" in head(command("ray job list"))
     with pytest.raises(AssertionError, match=r"(?i)authenticat"):
-        Machine(head.address, head.init, {**head.env, "RAY_AUTH_MODE": "disabled"}, head.project)("ray job list")
+        Machine(head.address, head.init, {**head.env, "RAY_AUTH_MODE": "disabled"}, head.project)(
+            "ray job list"
+        )
     for machine in (worker, head):
         machine(command("ray stop"))
     assert [machine.processes("ray::") for machine in (head, worker)] == [0, 0]
@@ -395,11 +495,18 @@ def slurm(machines: tuple[Machine, Machine, Path]) -> dict[str, str]:
     tools.mkdir()
     for node in nodes:
         (tools / node.address).write_text(str(node.init))
-    stand_ins = {"srun": SRUN.format(addresses=f"{HEAD} {WORKER}", folder=tools), "scontrol": SCONTROL}
+    stand_ins = {
+        "srun": SRUN.format(addresses=f"{HEAD} {WORKER}", folder=tools),
+        "scontrol": SCONTROL,
+    }
     for name, text in stand_ins.items():
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
-    job = {"SLURM_JOB_NODELIST": f"{HEAD},{WORKER}", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "1"}
+    job = {
+        "SLURM_JOB_NODELIST": f"{HEAD},{WORKER}",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_PER_TASK": "1",
+    }
     return {**nodes[0].env, **job, "PATH": f"{tools}:{nodes[0].env['PATH']}"}
 
 
@@ -411,11 +518,15 @@ def test_a_batch_file_runs_on_two_machines(
     head, worker, _ = machines
     words = shlex.split(command(f"sbatch docs/cluster/{name}", "training.rounds"))[1:]
     started = time.time()
-    done = subprocess.run(["bash", *words], cwd=head.project, env=slurm, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(
+        ["bash", *words], cwd=head.project, env=slurm, capture_output=True, text=True, timeout=400
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert f"model sha256               {expected}" in said, said
-    newest = max((head.project / "outputs" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    newest = max(
+        (head.project / "outputs" / "runs").iterdir(), key=lambda path: path.stat().st_mtime
+    )
     assert newest.stat().st_mtime >= started - 1
     assert '"actors": "2"' in (newest / "journal.jsonl").read_text()
     assert "2 nodes, 2 CPUs" in (newest / "journal.jsonl").read_text()

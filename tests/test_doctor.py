@@ -33,7 +33,9 @@ def test_every_package_that_a_run_needs_is_there(name: str) -> None:
 
 
 def test_a_missing_package_comes_with_its_command() -> None:
-    assert package("no-such-package") == Check("no-such-package", False, "not installed", "pip install no-such-package")
+    assert package("no-such-package") == Check(
+        "no-such-package", False, "not installed", "pip install no-such-package"
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,9 @@ def test_a_missing_package_comes_with_its_command() -> None:
         (ValueError("http://me:hunter2@host is gone"), "ValueError: http://***@host is gone"),
     ],
 )
-def test_a_check_that_fails_is_a_finding_of_one_line_without_secrets(error: Exception, found: str) -> None:
+def test_a_check_that_fails_is_a_finding_of_one_line_without_secrets(
+    error: Exception, found: str
+) -> None:
     def look() -> str:
         raise error
 
@@ -56,32 +60,44 @@ def test_a_check_that_passes_needs_no_remedy() -> None:
 
 
 @pytest.mark.parametrize(("free", "good"), [(1e9, False), (2.1e9, True)])
-def test_two_gigabytes_are_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, good: bool) -> None:
+def test_two_gigabytes_are_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, good: bool
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(int(1e10), 0, int(free)))
     found = disk(tmp_path / "not" / "yet" / "there")
     assert (found.good, bool(found.remedy)) == (good, not good)
     assert found.found == f"{free / 1e9:.1f} GB free at {tmp_path}"
 
 
-def test_a_place_that_cannot_be_written_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_bad(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(os, "access", lambda place, mode: False)
-    assert disk(tmp_path) == Check("disk", False, f"{tmp_path} is not writable", "Set output to another folder.")
+    assert disk(tmp_path) == Check(
+        "disk", False, f"{tmp_path} is not writable", "Set output to another folder."
+    )
 
 
 @pytest.mark.parametrize(("version", "good"), [((3, 9, 1), False), ((3, 12, 0), True)])
-def test_python_is_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: object, good: bool) -> None:
+def test_python_is_new_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: object, good: bool
+) -> None:
     monkeypatch.setattr(sys, "version_info", version)
     first = next(checks(tmp_path, None))
     assert (first.what, first.good, bool(first.remedy)) == ("python", good, not good)
 
 
 @store_of_others
-def test_a_store_that_answers_says_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_answers_says_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert store(tmp_path / "new") == f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}: 1 experiments"
 
 
-def test_a_store_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_read_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "bogus://me:hunter2@host")
     found = guarded("mlflow store", lambda: store(tmp_path), "Set tracking.uri.")
     assert not found.good
@@ -102,7 +118,9 @@ def test_the_doctor_looks_at_everything(tmp_path: Path, monkeypatch: pytest.Monk
     assert result.exit_code == 0
 
 
-def test_the_doctor_fails_where_something_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_fails_where_something_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     findings = [Check("one", True, "fine"), Check("two", False, "broken", "Mend it.")]
     monkeypatch.setattr(doctor, "checks", lambda output, address: iter(findings))
     result = CliRunner().invoke(cli.rayfl, ["doctor", "-o", str(tmp_path)])

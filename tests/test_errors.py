@@ -8,9 +8,13 @@ import pytest
 
 from rayfl import errors
 from rayfl.errors import RayflError, broken, nearest
-from rayfl.fleet.seam import NobodyLeft
+from rayfl.protocol import NobodyLeft
 
-KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RayflError)]
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, RayflError)
+]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""A job on a cluster that was there before: submitted as the handbook says, it succeeds and is tracked."""
+"""A job on a cluster that was there before: submitted as the handbook says, it succeeds and is
+tracked."""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.tracking import quiet_client
+from rayfl.tracking.tracker import quiet_client
 from tests.reliability.drills import descendants
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.timeout(600),
+]
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -41,8 +46,16 @@ def free_ports(count: int) -> list[int]:
 
 def environment() -> dict[str, str]:
     """This test's own Ray and no other; `python` is the one that runs the tests."""
-    inherited = {key: value for key, value in os.environ.items() if key not in {"RAY_ADDRESS", "MLFLOW_TRACKING_URI"}}
-    return {**inherited, "RAY_AUTH_MODE": "disabled", "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    inherited = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in {"RAY_ADDRESS", "MLFLOW_TRACKING_URI"}
+    }
+    return {
+        **inherited,
+        "RAY_AUTH_MODE": "disabled",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
 
 
 def answers(url: str) -> bool:
@@ -61,10 +74,20 @@ def head() -> Iterator[str]:
     port, dashboard, agent, client = free_ports(4)
     places = ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
     ports = ["--dashboard-port", str(dashboard), "--dashboard-agent-listen-port", str(agent)]
-    words = [*places, *ports, "--ray-client-server-port", str(client), "--num-cpus", "2", "--disable-usage-stats"]
+    words = [
+        *places,
+        *ports,
+        "--ray-client-server-port",
+        str(client),
+        "--num-cpus",
+        "2",
+        "--disable-usage-stats",
+    ]
     with (folder / "head.log").open("wb") as log:
         command = [str(BIN / "ray"), "start", "--head", "--block", *words]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment(), start_new_session=True
+        )
     try:
         address = f"http://127.0.0.1:{dashboard}"
         started = time.monotonic()
@@ -90,8 +113,20 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: str, tmp_path: 
     uri = f"sqlite:///{tmp_path / 'jobs.db'}"
     places = [f"tracking.uri={uri}", f"output={tmp_path / 'out'}"]
     job = ["python", "jobs/run.py", "configs/quickstart.yaml", "training.rounds=3", *places]
-    submit = [str(BIN / "ray"), "job", "submit", "--address", head, "--working-dir", ".", "--", *job]
-    done = subprocess.run(submit, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400)
+    submit = [
+        str(BIN / "ray"),
+        "job",
+        "submit",
+        "--address",
+        head,
+        "--working-dir",
+        ".",
+        "--",
+        *job,
+    ]
+    done = subprocess.run(
+        submit, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400
+    )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "succeeded" in said
@@ -103,4 +138,6 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: str, tmp_path: 
     (run,) = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
     assert (run.info.status, run.info.run_name) == ("FINISHED", directory.name)
     assert run.data.tags["model_sha256"] == result["sha256"]
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "test/accuracy")] == [1, 2, 3]
+    assert [
+        point.step for point in client.get_metric_history(run.info.run_id, "test/accuracy")
+    ] == [1, 2, 3]

@@ -1,9 +1,8 @@
 """Plain PyTorch that knows nothing of federations: the yardstick.
 
-Variant 1 is one process with two threads. Variant 2 is two processes of one thread each: both train half of the
-cohort on a network that they keep, both sum locally, and one averages; weights and sums lie in shared memory. That is
-the practical limit of a plain loop.
-"""
+Variant 1 is one process with two threads. Variant 2 is two processes of one thread each: both train
+half of the cohort on a network that they keep, both sum locally, and one averages; weights and sums
+lie in shared memory. That is the practical limit of a plain loop."""
 
 from __future__ import annotations
 
@@ -34,7 +33,8 @@ Pause = Callable[[], object]
 
 @dataclass(frozen=True)
 class Shared:
-    """What all processes see: the data in their final form, the global weights, and a sum for each process."""
+    """What all processes see: the data in their final form, the global weights, and a sum for each
+    process."""
 
     x: Tensor
     y: Tensor
@@ -48,7 +48,12 @@ class Shared:
         return cls(images(federation.x), labels(federation.y), initial, sums)
 
     def share(self) -> None:
-        for tensor in (self.x, self.y, *self.weights, *(tensor for part in self.sums for tensor in part)):
+        for tensor in (
+            self.x,
+            self.y,
+            *self.weights,
+            *(tensor for part in self.sums for tensor in part),
+        ):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
@@ -93,8 +98,11 @@ def dealt(federation: Federation, cohort: Sequence[int], places: int) -> list[li
     return parts
 
 
-def lead(place: Place, clock: Clock, rounds: int, marks: Sequence[int], pause: Pause) -> dict[int, dict[str, float]]:
-    """The rounds, seen by the process that averages; test results after the marked ones (which are not timed)."""
+def lead(
+    place: Place, clock: Clock, rounds: int, marks: Sequence[int], pause: Pause
+) -> dict[int, dict[str, float]]:
+    """The rounds, seen by the process that averages; test results after the marked ones (which are
+    not timed)."""
     found = {}
     clock.begin()
     for t in range(rounds):
@@ -148,7 +156,9 @@ def together(
     context = processes.get_context("spawn")
     barrier = context.Barrier(len(shared.sums))
     others = [
-        context.Process(target=follow, args=(told.folder, shared, told.rounds, rank, barrier), daemon=True)
+        context.Process(
+            target=follow, args=(told.folder, shared, told.rounds, rank, barrier), daemon=True
+        )
         for rank in range(1, len(shared.sums))
     ]
     for other in others:

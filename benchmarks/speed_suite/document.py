@@ -59,12 +59,28 @@ def aimed(target: Target, races: Races) -> str:
     aim = f"{'>=' if target.more else '<='} {target.aim:g} {target.unit}"
     if value is None:
         return row([target.title, "not measured", aim, ""])
-    return row([target.title, f"{value:.3g} {target.unit}", aim, "met" if target.met(value) else "**missed**"])
+    return row(
+        [
+            target.title,
+            f"{value:.3g} {target.unit}",
+            aim,
+            "met" if target.met(value) else "**missed**",
+        ]
+    )
 
 
 def section(race: Mapping[str, Any]) -> list[str]:
     """One workload: a row a system, and where rayfl's rounds went."""
-    head = ["system", "ms a round", "rayfl is", "samples/s", "accuracy", "start, s", "peak, MB", "runs, ms"]
+    head = [
+        "system",
+        "ms a round",
+        "rayfl is",
+        "samples/s",
+        "accuracy",
+        "start, s",
+        "peak, MB",
+        "runs, ms",
+    ]
     lines = heading(race)
     lines += [row(head), row(["---"] + ["---:"] * (len(head) - 1))]
     lines += [row(cells(race["systems"], name)) for name in ordered(race["systems"])]
@@ -78,13 +94,19 @@ def heading(race: Mapping[str, Any]) -> list[str]:
 
 def ordered(systems: Mapping[str, Any]) -> list[str]:
     """Slowest first, without the run that was made for its memory."""
-    return sorted(systems.keys() - {"rayfl-watched"}, key=lambda name: -float(systems[name]["seconds"]))
+    return sorted(
+        systems.keys() - {"rayfl-watched"}, key=lambda name: -float(systems[name]["seconds"])
+    )
 
 
 def cells(systems: Mapping[str, Any], name: str) -> list[str]:
     found = systems[name]
     ours = systems.get("rayfl")
-    ratio = "-" if ours is None or name == "rayfl" else f"{found['seconds'] / ours['seconds']:.2f} x as fast"
+    ratio = (
+        "-"
+        if ours is None or name == "rayfl"
+        else f"{found['seconds'] / ours['seconds']:.2f} x as fast"
+    )
     runs = " ".join(f"{1000 * seconds:.4g}" for seconds in found["all_seconds"])
     return [
         NAMES.get(name, name),
@@ -100,7 +122,11 @@ def cells(systems: Mapping[str, Any], name: str) -> list[str]:
 
 def splits(systems: Mapping[str, Any]) -> list[str]:
     """Where an average round of each rayfl variant went, in milliseconds."""
-    shown = {name: found for name, found in systems.items() if "split" in found and name != "rayfl-watched"}
+    shown = {
+        name: found
+        for name, found in systems.items()
+        if "split" in found and name != "rayfl-watched"
+    }
     ours = {name: {**found["split"], "evaluate": tested(found)} for name, found in shown.items()}
     if not ours:
         return []
@@ -110,14 +136,22 @@ def splits(systems: Mapping[str, Any]) -> list[str]:
     head = ["ms of a round", *first, *(name.removesuffix("_s") for name in more)]
     lines = [row(head), row(["---"] + ["---:"] * (len(head) - 1))]
     for name, part in ours.items():
-        lines.append(row([NAMES.get(name, name), *(f"{1000 * part.get(key, 0.0):.3g}" for key in [*first, *more])]))
+        lines.append(
+            row(
+                [
+                    NAMES.get(name, name),
+                    *(f"{1000 * part.get(key, 0.0):.3g}" for key in [*first, *more]),
+                ]
+            )
+        )
     note = "`train` is the work of the phases over the actors, `idle` the rest of the method's round, `between` what "
     test = "`evaluate`, the work of the only test over the actors, comes after the last round and is not timed."
     return [*lines, "", f"{note}lies between two rounds; {test}", ""]
 
 
 def tested(found: Mapping[str, Any]) -> float:
-    """Seconds of the test after the last round, divided by the actors as those of the training are."""
+    """Seconds of the test after the last round, divided by the actors as those of the training
+    are."""
     busy = found["split"]["busy_s"]
     actors = busy / found["split"]["train"] if busy else 1.0
     return float(found["rounds_log"][-1].get("time/evaluate_s", 0.0) / actors)
@@ -132,9 +166,15 @@ def methods(race: Mapping[str, Any]) -> list[str]:
     lines.append(row(["FedAvg", f"{1000 * base['measured']:.4g}", "1", "-", "-"]))
     for name in ("fedds", "fedrn"):
         own = found[name]
-        ratios = [f"{own['measured'] / base['measured']:.2f}", f"{1000 * own['predicted']:.4g}", f"{own['ratio']:.2f}"]
+        ratios = [
+            f"{own['measured'] / base['measured']:.2f}",
+            f"{1000 * own['predicted']:.4g}",
+            f"{own['ratio']:.2f}",
+        ]
         lines.append(row([NAMES[name], f"{1000 * own['measured']:.4g}", *ratios]))
-    passes = f"{1e6 * base['forward']:.1f} and {1e6 * base['backward']:.1f} microseconds of an actor"
+    passes = (
+        f"{1e6 * base['forward']:.1f} and {1e6 * base['backward']:.1f} microseconds of an actor"
+    )
     note = f"From FedAvg's rounds in the same race: a forward and a backward pass of one sample take {passes}; "
     return [*lines, "", f"{note}one EM takes {1000 * base['em']:.1f} ms.", "", *provenance(race)]
 
@@ -144,7 +184,11 @@ def provenance(race: Mapping[str, Any]) -> list[str]:
     libraries: dict[str, str] = {}
     for found in race["systems"].values():
         libraries |= found["versions"]
-    rays = {name: found["versions"]["ray"] for name, found in race["systems"].items() if "ray" in found["versions"]}
+    rays = {
+        name: found["versions"]["ray"]
+        for name, found in race["systems"].items()
+        if "ray" in found["versions"]
+    }
     libraries |= {"ray": ", ".join(sorted(set(rays.values())))} if rays else {}
     versions = ", ".join(f"{name} {version}" for name, version in sorted(libraries.items()))
     where = f"{race['date']}; {race['machine']}; load before {race['load']:.1f}; Python {race['python']}; {versions}."

@@ -1,8 +1,8 @@
 """The peers' own virtual environments, made on first use.
 
-Each holds the peer and all that it asks for, in the versions that it asks for, but PyTorch: a path file behind its own
-packages leads to the PyTorch that rayfl uses, so that all systems compute with the same kernels.
-"""
+Each holds the peer and all that it asks for, in the versions that it asks for, but PyTorch: a path
+file behind its own packages leads to the PyTorch that rayfl uses, so that all systems compute with
+the same kernels."""
 
 from __future__ import annotations
 
@@ -37,8 +37,20 @@ def made(folder: Path, requirements: list[str]) -> None:
     interpreter = folder / "bin" / "python"
     print(f"making {folder} with {' '.join(requirements)}", file=sys.stderr, flush=True)
     called([sys.executable, "-m", "venv", "--clear", str(folder)])
-    called([str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements])
-    purelib = called([str(interpreter), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    called(
+        [
+            str(interpreter),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            *requirements,
+        ]
+    )
+    purelib = called(
+        [str(interpreter), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    ).strip()
     # Behind everything that the peer brought itself: only what it lacks is found there.
     (Path(purelib) / LINK).write_text(sysconfig.get_path("purelib") + "\n")
     called([str(interpreter), "-c", "import torch, torchvision"])

@@ -1,4 +1,5 @@
-"""The saved arrays of a workload, as every system reads them. Needs numpy alone, for it runs in every environment."""
+"""The saved arrays of a workload, as every system reads them. Needs numpy alone, for it runs in
+every environment."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ ARRAYS = ("x", "y", "offsets", "test_x", "test_y", "cohorts")
 
 @dataclass(frozen=True)
 class Settings:
-    """Local training, the same in every system: plain SGD over whole epochs, pixels divided by 255."""
+    """Local training, the same in every system: plain SGD over whole epochs, pixels divided by
+    255."""
 
     network: str
     classes: int
@@ -35,7 +37,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Federation:
-    """Client k owns rows offsets[k] : offsets[k + 1] of `x` and `y`; `cohorts` has a row of clients a round."""
+    """Client k owns rows offsets[k] : offsets[k + 1] of `x` and `y`; `cohorts` has a row of clients
+    a round."""
 
     x: NDArray[np.uint8]
     y: NDArray[np.int64]
@@ -72,7 +75,9 @@ class Federation:
     @classmethod
     def load(cls, folder: Path) -> Federation:
         """The images are mapped, so that processes share them."""
-        arrays: dict[str, Any] = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        arrays: dict[str, Any] = {
+            name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS
+        }
         with np.load(folder / "initial.npz") as saved:
             initial = [saved[name] for name in saved.files]
         settings = Settings(**json.loads((folder / "settings.json").read_text()))
@@ -81,7 +86,8 @@ class Federation:
 
 @dataclass
 class Clock:
-    """Wall-clock times of one system: the command's start, the first round's, and the end of every round."""
+    """Wall-clock times of one system: the command's start, the first round's, and the end of every
+    round."""
 
     started: float
     warmup: int
@@ -124,6 +130,9 @@ def arguments() -> argparse.Namespace:
 
 
 def moved(now: Iterable[NDArray[Any]], before: Iterable[NDArray[Any]]) -> float:
-    """Euclidean distance of two lists of arrays: tells of steps left out or taken twice where accuracy cannot."""
-    squares = [float(((a - b).astype(np.float64) ** 2).sum()) for a, b in zip(now, before, strict=True)]
+    """Euclidean distance of two lists of arrays: tells of steps left out or taken twice where
+    accuracy cannot."""
+    squares = [
+        float(((a - b).astype(np.float64) ** 2).sum()) for a, b in zip(now, before, strict=True)
+    ]
     return float(np.sqrt(sum(squares)))

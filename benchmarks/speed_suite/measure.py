@@ -1,4 +1,5 @@
-"""One run of one system in a process of its own, watched from outside: its answer, and its tree's memory."""
+"""One run of one system in a process of its own, watched from outside: its answer, and its tree's
+memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from speed_suite.federation import MARK
 HERE = Path(__file__).resolve().parent.parent
 PATIENCE, GRACE = 1800.0, 10.0
 SAMPLING_SHARE = 0.01
-"""How much of one core the memory readings may take: reading a large process stops it for milliseconds."""
+"""How much of one core the memory readings may take: reading a large process stops it for
+milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,13 @@ class System:
         module = f"speed_suite.{self.module}"
         if not self.torchrun:
             return [python, "-m", module, "--variant", self.variant]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.torchrun)]
+        launcher = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(self.torchrun),
+        ]
         return [python, *launcher, "-m", module]
 
 
@@ -53,7 +61,15 @@ SYSTEMS: dict[str, System] = {
     "rayfl": System(RAYFL),
     **{
         f"rayfl-{variant}": System(RAYFL, variant)
-        for variant in ("bf16", "stacked", "channels-first", "reached", "inline", "tracked", "watched")
+        for variant in (
+            "bf16",
+            "stacked",
+            "channels-first",
+            "reached",
+            "inline",
+            "tracked",
+            "watched",
+        )
     },
     **{method: System(RAYFL, method) for method in ("fedavg", "fedds", "fedrn")},
 }
@@ -66,7 +82,16 @@ class Failed(Exception):
 def run(name: str, folder: Path, rounds: int, warmup: int, marks: str = "") -> dict[str, Any]:
     """What a system answers, with the peak of its tree's memory in MB."""
     command = SYSTEMS[name].command()
-    told = ["--folder", str(folder), "--rounds", str(rounds), "--warmup", str(warmup), "--marks", marks]
+    told = [
+        "--folder",
+        str(folder),
+        "--rounds",
+        str(rounds),
+        "--warmup",
+        str(warmup),
+        "--marks",
+        marks,
+    ]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started = time.time()
         process = subprocess.Popen(
@@ -79,13 +104,24 @@ def run(name: str, folder: Path, rounds: int, warmup: int, marks: str = "") -> d
         with watched(process.pid) as tree, ended(process, tree):
             process.wait(PATIENCE)
         out.seek(0), err.seek(0)
-        return {**read_answer(name, process.returncode, out.read(), err.read()), "peak_mb": tree.peak / 1e3}
+        return {
+            **read_answer(name, process.returncode, out.read(), err.read()),
+            "peak_mb": tree.peak / 1e3,
+        }
 
 
 def environment() -> dict[str, str]:
     """No Ray but one's own; the suite's modules on the path of every descendant."""
-    kept = {key: value for key, value in os.environ.items() if key not in {"RAY_ADDRESS", "MLFLOW_TRACKING_URI"}}
-    silent = {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYTHONWARNINGS": "ignore"}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in {"RAY_ADDRESS", "MLFLOW_TRACKING_URI"}
+    }
+    silent = {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONWARNINGS": "ignore",
+    }
     return {**kept, **silent, "PYTHONPATH": str(HERE)}
 
 
@@ -131,7 +167,11 @@ class Tree:
         self.known = {pid: self.known[pid] for pid in alive}
         grown = True
         while grown:
-            news = [pid for pid, parent in parents.items() if parent in self.known and pid not in self.known]
+            news = [
+                pid
+                for pid, parent in parents.items()
+                if parent in self.known and pid not in self.known
+            ]
             self.known |= {pid: birth(pid) for pid in news}
             grown = bool(news)
         return list(self.known)

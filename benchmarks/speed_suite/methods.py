@@ -25,11 +25,21 @@ def overheads(systems: Mapping[str, Mapping[str, Any]], em: float) -> dict[str, 
     """For each method: measured and predicted seconds of a round, and their ratio."""
     plain = rounds_of(systems["fedavg"])
     forward, backward = pass_seconds(plain)
-    found = {"fedavg": {"measured": mean(plain, "pace/train_s"), "forward": forward, "backward": backward, "em": em}}
+    found = {
+        "fedavg": {
+            "measured": mean(plain, "pace/train_s"),
+            "forward": forward,
+            "backward": backward,
+            "em": em,
+        }
+    }
     for name in ("fedds", "fedrn"):
         records = rounds_of(systems[name])
         measured = mean(records, "time/train_s")
-        f, b = (mean(records, f"cost/{way}") + mean(records, f"cost/server_{way}") for way in ("forward", "backward"))
+        f, b = (
+            mean(records, f"cost/{way}") + mean(records, f"cost/server_{way}")
+            for way in ("forward", "backward")
+        )
         predicted = (forward * f + backward * b) / ACTORS + (em if name == "fedds" else 0.0)
         found[name] = {"measured": measured, "predicted": predicted, "ratio": measured / predicted}
     return found
@@ -51,17 +61,24 @@ def pass_seconds(plain: Sequence[Record]) -> tuple[float, float]:
     forward = ACTORS * mean(plain, "pace/forward_s") / samples
     # The passes that were only made for the clock are among those counted.
     trained = mean(plain, "cost/forward") - samples
-    backward = (ACTORS * mean(plain, "pace/train_s") - forward * trained) / mean(plain, "cost/backward")
+    backward = (ACTORS * mean(plain, "pace/train_s") - forward * trained) / mean(
+        plain, "cost/backward"
+    )
     return forward, backward
 
 
 def em_seconds(public: int, annotators: int, classes: int, iterations: int) -> float:
-    """How long Dawid-Skene takes on votes of this shape, of annotators that are right in four of five cases."""
+    """How long Dawid-Skene takes on votes of this shape, of annotators that are right in four of
+    five cases."""
     from rayfl.estimate.dawid_skene import DawidSkene
 
     rng = np.random.default_rng(0)
     truth = rng.integers(classes, size=(public, 1))
-    votes = np.where(rng.random((public, annotators)) < 0.8, truth, rng.integers(classes, size=(public, annotators)))
+    votes = np.where(
+        rng.random((public, annotators)) < 0.8,
+        truth,
+        rng.integers(classes, size=(public, annotators)),
+    )
     model = DawidSkene(classes=classes, iterations=max(iterations, 1), tol=0.0)
     taken = []
     for _ in range(5):

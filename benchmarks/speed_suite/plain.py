@@ -1,4 +1,5 @@
-"""What a person writes without a framework: the networks, the local loop and the test, in plain PyTorch.
+"""What a person writes without a framework: the networks, the local loop and the test, in plain
+PyTorch.
 
 Needs torch and torchvision, nothing of rayfl: the peers use it too.
 """
@@ -120,7 +121,8 @@ def shuffled(size: int, settings: Settings) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def tested(federation: Federation, net: nn.Module) -> dict[str, float]:
-    """Accuracy and loss on the test set, and how far the weights have come from the initial ones."""
+    """Accuracy and loss on the test set, and how far the weights have come from the initial
+    ones."""
     net.eval()
     right, loss = 0, 0.0
     for x, y in batches(federation.test_x, federation.test_y):
@@ -129,7 +131,11 @@ def tested(federation: Federation, net: nn.Module) -> dict[str, float]:
         loss += float(functional.cross_entropy(logits, y, reduction="sum"))
     count = len(federation.test_y)
     weights = [tensor.numpy() for tensor in weights_of(net)]
-    return {"accuracy": right / count, "loss": loss / count, "moved": moved(weights, federation.initial)}
+    return {
+        "accuracy": right / count,
+        "loss": loss / count,
+        "moved": moved(weights, federation.initial),
+    }
 
 
 def batches(x: NDArray[np.uint8], y: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,4 +1,5 @@
-"""All systems on one workload, in turns: A B C A B C. A system that does not train the same has no place in a table."""
+"""All systems on one workload, in turns: A B C A B C. A system that does not train the same has no
+place in a table."""
 
 from __future__ import annotations
 
@@ -51,14 +52,18 @@ def race(workload: Workload, systems: Sequence[str], repeats: int, say: Say) -> 
         "key": workload.key,
         "title": workload.title,
         "repeats": repeats,
-        "systems": {name: summary(workload, federation, name, runs) for name, runs in answers.items()},
+        "systems": {
+            name: summary(workload, federation, name, runs) for name, runs in answers.items()
+        },
         "absent": absent,
         "reference": expected,
         **circumstances(),
     }
 
 
-def one(workload: Workload, folder: Path, name: str, absent: dict[str, str]) -> dict[str, Any] | None:
+def one(
+    workload: Workload, folder: Path, name: str, absent: dict[str, str]
+) -> dict[str, Any] | None:
     """One run; None, and the reason among the absent, where a system cannot take part."""
     try:
         found = run(name, folder, workload.rounds_of(name), workload.warmup_of(name))
@@ -72,13 +77,13 @@ def one(workload: Workload, folder: Path, name: str, absent: dict[str, str]) -> 
 
 
 def told(name: str, repeat: int, found: dict[str, Any]) -> str:
-    figures = (
-        f"{1000 * found['seconds']:10.2f} ms a round  accuracy {found['accuracy']:.4f}  moved {found['moved']:.4f}"
-    )
+    figures = f"{1000 * found['seconds']:10.2f} ms a round  accuracy {found['accuracy']:.4f}  moved {found['moved']:.4f}"
     return f"  {name:13} {repeat + 1}: {figures}  start {found['startup']:5.1f} s  peak {found['peak_mb']:6.0f} MB"
 
 
-def summary(workload: Workload, federation: Federation, name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(
+    workload: Workload, federation: Federation, name: str, runs: list[dict[str, Any]]
+) -> dict[str, Any]:
     """The median of every figure; the split of the run whose round is the median one."""
     figures = ("seconds", "startup", "total", "accuracy", "loss", "moved", "peak_mb")
     rounds, warmup = workload.rounds_of(name), workload.warmup_of(name)
@@ -99,8 +104,11 @@ def summary(workload: Workload, federation: Federation, name: str, runs: list[di
 # -- the same training -----------------------------------------------------------------------------------------------
 
 
-def reference(workload: Workload, folder: Path, systems: Sequence[str], say: Say) -> dict[str, dict[str, float]]:
-    """What a plain loop has learnt after as many rounds as each system runs; kept with the arrays."""
+def reference(
+    workload: Workload, folder: Path, systems: Sequence[str], say: Say
+) -> dict[str, dict[str, float]]:
+    """What a plain loop has learnt after as many rounds as each system runs; kept with the
+    arrays."""
     kept = folder / f"reference-{torch.__version__}.json"
     known: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.exists() else {}
     wanted = {workload.rounds_of(name) for name in systems}
@@ -123,7 +131,9 @@ def same(workload: Workload, name: str, found: dict[str, Any], expected: dict[st
         )
     if abs(found["moved"] / expected["moved"] - 1) > share:
         figures = f"{found['moved']:.5f} against {expected['moved']:.5f}, allowed {share:.0%}"
-        raise NotTheSame(f"{workload.key}: {name} does not move the weights as far in {rounds} rounds: {figures}")
+        raise NotTheSame(
+            f"{workload.key}: {name} does not move the weights as far in {rounds} rounds: {figures}"
+        )
 
 
 def circumstances() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """One Ray call per client: what a person writes who knows Ray but not what a simulator needs.
 
-The weights are put into the object store once a round; every call trains one client and returns its weights, which the
-driver adds up as they come. Two actors, so that data and network are loaded once.
-"""
+The weights are put into the object store once a round; every call trains one client and returns its
+weights, which the driver adds up as they come. Two actors, so that data and network are loaded
+once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ class Worker:
     def train(self, weights: Weights, client: int) -> tuple[Weights, int]:
         rows = self.federation.rows(client)
         self.net.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
-        train(self.net, images(self.federation.x[rows]), labels(self.federation.y[rows]), self.federation.settings)
+        train(
+            self.net,
+            images(self.federation.x[rows]),
+            labels(self.federation.y[rows]),
+            self.federation.settings,
+        )
         return arrays_of(self.net), self.federation.size(client)
 
 
@@ -48,7 +53,9 @@ def one_round(pool: Any, weights: Weights, cohort: list[int]) -> Weights:
     """Train the cohort and average."""
     sent, samples = ray.put(weights), 0
     sums = {name: np.zeros_like(array) for name, array in weights.items()}
-    for trained, size in pool.map_unordered(lambda actor, client: actor.train.remote(sent, client), cohort):
+    for trained, size in pool.map_unordered(
+        lambda actor, client: actor.train.remote(sent, client), cohort
+    ):
         samples += size
         for name, array in trained.items():
             sums[name] += size * array

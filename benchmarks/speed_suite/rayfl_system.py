@@ -1,8 +1,8 @@
-"""rayfl as a person runs it, from its configuration. Variants are settings on top of the workload's.
+"""rayfl as a person runs it, from its configuration. Variants are settings on top of the
+workload's.
 
-What the other systems do not do either is switched off, so that all do the same: checkpoints and MLflow. The variant
-`tracked` has both, as they are by default.
-"""
+What the other systems do not do either is switched off, so that all do the same: checkpoints and
+MLflow. The variant `tracked` has both, as they are by default."""
 
 from __future__ import annotations
 
@@ -65,19 +65,27 @@ def took(record: Mapping[str, Any], reading: str) -> float:
     return float(record["clock"].get(f"time/{reading}", 0.0))
 
 
-def split(history: list[Mapping[str, Any]], warmup: int, seconds: float, actors: int) -> dict[str, float]:
-    """Where an average round went, in seconds: every reading of the records, and what they leave over.
+def split(
+    history: list[Mapping[str, Any]], warmup: int, seconds: float, actors: int
+) -> dict[str, float]:
+    """Where an average round went, in seconds: every reading of the records, and what they leave
+    over.
 
-    `train` is the work of the phases divided by the actors; `idle` is what the actors waited while the method's round
-    lasted; `between` is whatever lies between two rounds.
-    """
+    `train` is the work of the phases divided by the actors; `idle` is what the actors waited while
+    the method's round lasted; `between` is whatever lies between two rounds."""
     kept = history[warmup:]
     names = {name.removeprefix("time/") for record in kept for name in record["clock"]}
-    # The last round is the only one that is evaluated, and its evaluation is no part of a round here.
+    # The last round is the only one that is evaluated, and its evaluation is no part of a round
+    # here.
     names -= {"evaluate_s", "elapsed_s"}
     mean = {name: float(np.mean([took(record, name) for record in kept])) for name in sorted(names)}
     train, round_s = mean.get("busy_s", 0.0) / actors, mean.get("train_s", 0.0)
-    return {**mean, "train": train, "idle": max(round_s - train, 0.0), "between": max(seconds - round_s, 0.0)}
+    return {
+        **mean,
+        "train": train,
+        "idle": max(round_s - train, 0.0),
+        "between": max(seconds - round_s, 0.0),
+    }
 
 
 def merged(below: Settings, above: Mapping[str, Any]) -> Settings:
@@ -93,15 +101,20 @@ def merged(below: Settings, above: Mapping[str, Any]) -> Settings:
 def settings_of(folder: Path, variant: str, rounds: int, output: str) -> Settings:
     """The plain values of a variant's configuration."""
     settings: Settings = json.loads((folder / "config.json").read_text())
-    fixed = {"training": {"rounds": rounds}, "evaluation": {"every": max(rounds, 1)}, "output": output}
+    fixed = {
+        "training": {"rounds": rounds},
+        "evaluation": {"every": max(rounds, 1)},
+        "output": output,
+    }
     for part in (fixed, *VARIANTS[variant]):
         settings = merged(settings, part)
     return settings
 
 
 def configured(settings: Settings, variant: str) -> Any:
-    """The validated configuration, or None with the reason said where this rayfl does not know the variant."""
-    from rayfl.config import validated
+    """The validated configuration, or None with the reason said where this rayfl does not know the
+    variant."""
+    from rayfl.config.schema import validated
     from rayfl.errors import ConfigError
 
     try:
@@ -116,7 +129,7 @@ def configured(settings: Settings, variant: str) -> Any:
 def main() -> None:
     told = arguments()
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    from rayfl.fleet.connection import ahead
+    from rayfl.fleet.on_ray.connection import ahead
 
     with tempfile.TemporaryDirectory(prefix="rayfl_bench") as output:
         settings = settings_of(told.folder, told.variant, told.rounds, output)
@@ -131,15 +144,15 @@ def measure(told: argparse.Namespace, settings: Settings) -> None:
 
     # As `rayfl run` does.
     with settling_in():
-        from rayfl.experiment import run
+        from rayfl.run.experiment import run
 
         config = configured(settings, told.variant)
     if config is not None:
         clock = Clock(told.started, told.warmup)
         result = run(config, progress=Watch(clock))
         finished = time.time()
-        # Where rounds end, not where this process, which is told of several short ones together, hears of it; the last
-        # is told after the test, which the other systems do not time either.
+        # Where rounds end, not where this process, which is told of several short ones together,
+        # hears of it; the last is told after the test, which the other systems do not time either.
         clock.ends = [clock.begun + took(record, "elapsed_s") for record in result.history]
         report(told.warmup, clock, result, finished)
 
@@ -175,7 +188,10 @@ def per_round(history: list[Mapping[str, Any]]) -> list[dict[str, float]]:
     """What a method's cost model, and the coordinator's memory, are computed from."""
     wanted = ("cost/", "reliability/em", "memory/", "pace/")
     return [
-        {**{name: v for name, v in record["metrics"].items() if name.startswith(wanted)}, **record["clock"]}
+        {
+            **{name: v for name, v in record["metrics"].items() if name.startswith(wanted)},
+            **record["clock"],
+        }
         for record in history
     ]
 

@@ -34,7 +34,9 @@ def faster(workload: str, other: str, ours: str = "rayfl") -> Reading:
 
     def read(races: Races) -> float | None:
         mine, theirs = system(races, workload, ours), system(races, workload, other)
-        return None if mine is None or theirs is None else float(theirs["seconds"] / mine["seconds"])
+        return (
+            None if mine is None or theirs is None else float(theirs["seconds"] / mine["seconds"])
+        )
 
     return read
 
@@ -44,7 +46,9 @@ def smaller(workload: str, other: str) -> Reading:
 
     def read(races: Races) -> float | None:
         mine, theirs = system(races, workload, "rayfl"), system(races, workload, other)
-        return None if mine is None or theirs is None else float(mine["peak_mb"] / theirs["peak_mb"])
+        return (
+            None if mine is None or theirs is None else float(mine["peak_mb"] / theirs["peak_mb"])
+        )
 
     return read
 
@@ -56,8 +60,12 @@ def not_training(workload: str) -> Reading:
         mine = system(races, workload, "rayfl")
         if mine is None:
             return None
-        # All three from the same run: the median over runs may be a shorter round than the one that was taken apart.
-        train, others = float(mine["split"]["train"]), float(mine["split"]["idle"] + mine["split"]["between"])
+        # All three from the same run: the median over runs may be a shorter round than the one that
+        # was taken apart.
+        train, others = (
+            float(mine["split"]["train"]),
+            float(mine["split"]["idle"] + mine["split"]["between"]),
+        )
         return 100 * others / (train + others)
 
     return read
@@ -99,12 +107,25 @@ def started(workload: str) -> Reading:
 STACKED = "rayfl-stacked"
 TARGETS = (
     *(Target(f"{w.upper()} in fp32 against bare2", faster(w, "bare2"), 1.2) for w in ("w1", "w2")),
-    *(Target(f"{w.upper()} in bf16 against bare2", faster(w, "bare2", "rayfl-bf16"), 2.0) for w in ("w1", "w2")),
-    *(Target(f"{w.upper()}, stacked, against bare2", faster(w, "bare2", STACKED), 3.0) for w in ("w3", "w4")),
+    *(
+        Target(f"{w.upper()} in bf16 against bare2", faster(w, "bare2", "rayfl-bf16"), 2.0)
+        for w in ("w1", "w2")
+    ),
+    *(
+        Target(f"{w.upper()}, stacked, against bare2", faster(w, "bare2", STACKED), 3.0)
+        for w in ("w3", "w4")
+    ),
     Target("W3, stacked, against Flower", faster("w3", "flower", STACKED), 100.0),
     Target("W4, stacked, against Flower", faster("w4", "flower", STACKED), 300.0),
-    *(Target(f"{w.upper()}, stacked, against pfl", faster(w, "pfl", STACKED), 5.0) for w in ("w3", "w4")),
-    Target("W5, reached kernels, against one Ray call per client", faster("w5", "naive", "rayfl-reached"), 2.0),
+    *(
+        Target(f"{w.upper()}, stacked, against pfl", faster(w, "pfl", STACKED), 5.0)
+        for w in ("w3", "w4")
+    ),
+    Target(
+        "W5, reached kernels, against one Ray call per client",
+        faster("w5", "naive", "rayfl-reached"),
+        2.0,
+    ),
     Target("W6: FedDS over its cost model", over_model("fedds"), 1.15, more=False),
     Target("W6: FedRN over its cost model", over_model("fedrn"), 1.15, more=False),
     Target("W1: share of a round that is not training", not_training("w1"), 5.0, "%", more=False),

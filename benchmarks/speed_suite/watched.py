@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import component
-from rayfl.fleet.seam import Client, Fleet, Out, Vector
 from rayfl.learn.fit import outputs
+from rayfl.protocol import Client, Fleet, Out, Vector
 
 
 @component
@@ -37,7 +37,8 @@ def forward_passes(client: Client, *, w: Vector) -> Out:
 
 @component
 class PacedFedAvg(FedAvg):
-    """FedAvg that notes, beside its own seconds, those of one forward pass of the cohort's samples."""
+    """FedAvg that notes, beside its own seconds, those of one forward pass of the cohort's
+    samples."""
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
         began = time.perf_counter()

@@ -1,4 +1,5 @@
-"""The workloads: a rayfl configuration each, from which the arrays of every system are made once and saved."""
+"""The workloads: a rayfl configuration each, from which the arrays of every system are made once
+and saved."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Workload:
 
     rounds     how many each system runs, by its name; `""` is for all that are not named
     warmup     rounds that are not timed
-    tolerance  by how much accuracies may differ, and the distance from the initial weights by what share
+    tolerance  by how much accuracies may differ, and the distance from the initial weights by what
+    share
     systems    who runs it unless the command line says otherwise
     """
 
@@ -58,7 +60,13 @@ MNIST: Config = {
     "clients": 100,
     "partition": "iid",
     "model": "mnist_cnn_wide",
-    "training": {"clients_per_round": 10, "epochs": 5, "batch_size": 64, "lr": 0.1, "momentum": 0.0},
+    "training": {
+        "clients_per_round": 10,
+        "epochs": 5,
+        "batch_size": 64,
+        "lr": 0.1,
+        "momentum": 0.0,
+    },
 }
 CIFAR: Config = {
     "data": "cifar10",
@@ -66,7 +74,8 @@ CIFAR: Config = {
     "partition": {"name": "dirichlet", "alpha": 0.5, "min_size": 64},
     "split": {"test_samples": {"total": 4096}},
     "model": {"name": "cnn4", "widths": [64, 128, 256, 256]},
-    # A last batch of one or two images would throw batch norm far off, in some systems' shuffles and not in others'.
+    # A last batch of one or two images would throw batch norm far off, in some systems' shuffles
+    # and not in others'.
     "training": {
         "clients_per_round": 10,
         "epochs": 1,
@@ -79,18 +88,38 @@ CIFAR: Config = {
 
 
 def tiny(clients: int, cohort: int) -> Config:
-    """Clients of 20 samples of 64 grey values: one step of one batch each, so that shuffling changes nothing."""
+    """Clients of 20 samples of 64 grey values: one step of one batch each, so that shuffling
+    changes nothing."""
     return {
-        "data": {"name": "blobs", "samples": 20 * clients, "test_samples": 2000, "side": 8, "spread": 0.5},
+        "data": {
+            "name": "blobs",
+            "samples": 20 * clients,
+            "test_samples": 2000,
+            "side": 8,
+            "spread": 0.5,
+        },
         "clients": clients,
         "partition": "iid",
         "model": {"name": "mlp", "hidden": [64]},
-        "training": {"clients_per_round": cohort, "epochs": 1, "batch_size": 20, "lr": 0.5, "momentum": 0.0},
+        "training": {
+            "clients_per_round": cohort,
+            "epochs": 1,
+            "batch_size": 20,
+            "lr": 0.5,
+            "momentum": 0.0,
+        },
     }
 
 
 RESIDUAL: Config = {
-    "data": {"name": "blobs", "samples": 320, "test_samples": 512, "side": 32, "channels": 3, "spread": 0.4},
+    "data": {
+        "name": "blobs",
+        "samples": 320,
+        "test_samples": 512,
+        "side": 32,
+        "channels": 3,
+        "spread": 0.4,
+    },
     "clients": 40,
     "partition": "iid",
     "model": {"name": "resnet18", "stem": "imagenet", "track_running_stats": False},
@@ -156,7 +185,8 @@ WORKLOADS: dict[str, Workload] = {
             {"": 28, "flower": 10},
             {"": 14, "flower": 2},
             ("bare2", "naive", "flower", "pfl", "rayfl", "rayfl-channels-first", "rayfl-reached"),
-            # A step of a whole shard is the same everywhere, but rounding grows through 18 layers of batch norm.
+            # A step of a whole shard is the same everywhere, but rounding grows through 18 layers
+            # of batch norm.
             tolerance=(0.10, 0.05),
         ),
         Workload(
@@ -174,13 +204,22 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def quickened(workload: Workload) -> Workload:
-    """A smaller variant for a first look: less work a client, fewer rounds; less is learnt, and less evenly."""
-    rounds = {name: max(2, count // (1 if count < 30 else 2)) for name, count in workload.rounds.items()}
+    """A smaller variant for a first look: less work a client, fewer rounds; less is learnt, and
+    less evenly."""
+    rounds = {
+        name: max(2, count // (1 if count < 30 else 2)) for name, count in workload.rounds.items()
+    }
     warmup = {name: (count + 1) // 2 for name, count in workload.warmup.items()}
-    title = f"{workload.title} (quick: {json.dumps(workload.quick)})" if workload.quick else f"{workload.title} (quick)"
+    title = (
+        f"{workload.title} (quick: {json.dumps(workload.quick)})"
+        if workload.quick
+        else f"{workload.title} (quick)"
+    )
     config = merged(workload.config, workload.quick)
     wider = (3 * workload.tolerance[0], 2 * workload.tolerance[1])
-    return replace(workload, title=title, config=config, rounds=rounds, warmup=warmup, tolerance=wider)
+    return replace(
+        workload, title=title, config=config, rounds=rounds, warmup=warmup, tolerance=wider
+    )
 
 
 # -- arrays ----------------------------------------------------------------------------------------------------------
@@ -188,7 +227,7 @@ def quickened(workload: Workload) -> Workload:
 
 def prepared(workload: Workload, root: Path | None = None) -> Path:
     """The folder of a workload's arrays, made on first use."""
-    from rayfl.config import validated
+    from rayfl.config.schema import validated
 
     config = validated({**workload.config, "fleet": "inline"})
     rounds = max(workload.rounds.values())
@@ -206,9 +245,9 @@ def prepared(workload: Workload, root: Path | None = None) -> Path:
 
 def federation_of(workload: Workload, config: Any, rounds: int) -> Federation:
     """What rayfl will see, as plain arrays: its scenario, its cohorts, its initial weights."""
-    from rayfl.assembly import holdings_of, spec_of
     from rayfl.federation.scenario import open_federation
     from rayfl.fleet.inline import InlineFleet
+    from rayfl.run.assembly import holdings_of, spec_of
 
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     holdings = holdings_of(config, dataset, scenario)
@@ -248,4 +287,6 @@ def refuse_other_network(workload: Workload, config: Any, federation: Federation
     for parameter, array in zip(theirs.parameters(), federation.initial, strict=True):
         parameter.copy_(torch.from_numpy(array))
     x = images(federation.test_x[:TEST_BATCH])
-    torch.testing.assert_close(network_of(federation).eval()(x), theirs.eval()(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        network_of(federation).eval()(x), theirs.eval()(x), rtol=1e-4, atol=1e-4
+    )

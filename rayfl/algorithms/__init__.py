@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayfl.component import Registry
-from rayfl.fleet.seam import Algorithm
+from rayfl.protocol import Algorithm
 
 METHODS: Registry[Algorithm] = Registry(
     "method",

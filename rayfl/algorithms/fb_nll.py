@@ -1,18 +1,23 @@
-"""FB-NLL: users are clustered, and their labels corrected, by the spectra of features, before any training.
+"""FB-NLL: users are clustered, and their labels corrected, by the spectra of features, before any
+training.
 
-"FB-NLL: a feature-based approach to tackle noisy labels in personalized federated learning", Algorithm 1.
+"FB-NLL: a feature-based approach to tackle noisy labels in personalized federated learning",
+Algorithm 1.
 
 Clusters (Procedure 1). User k takes the eigenpairs (lambda_i, v_i) of its uncentred covariance
-Sigma_k = Phi_k^T Phi_k / n_k and sends the top q directions, once, to all others. The response of its own data to a
-direction of user j, e_i = ||Sigma_k v_i^(j)||, should be near lambda_i if the two learn the same task:
+Sigma_k = Phi_k^T Phi_k / n_k and sends the top q directions, once, to all others. The response of
+its own data to a direction of user j, e_i = ||Sigma_k v_i^(j)||, should be near lambda_i if the two
+learn the same task:
 
     r(k, j) = (prod_i min(lambda_i, e_i) / max(lambda_i, e_i))^(1/q)        R_kj = (r(k, j) + r(j, k)) / 2
 
-The server cuts a hierarchy on 1 - R into exactly M clusters. Labels are never read, so their noise cannot matter.
+The server cuts a hierarchy on 1 - R into exactly M clusters. Labels are never read, so their noise
+cannot matter.
 
-Labels (Procedure 2). The server owns a few clean samples of every class. The same similarity compares what a user
-calls c~ with each clean class: if a single class reaches tau, all of those samples become that class; otherwise each
-goes to the class on whose subspace its projection is longest. Labels never leave the user.
+Labels (Procedure 2). The server owns a few clean samples of every class. The same similarity
+compares what a user calls c~ with each clean class: if a single class reaches tau, all of those
+samples become that class; otherwise each goes to the class on whose subspace its projection is
+longest. Labels never leave the user.
 
 Training. Each cluster averages its own model over its users, all counting the same.
 """
@@ -32,23 +37,36 @@ from rayfl.component import Count, Fraction, component, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.estimate import agglomerate, calibrate, cut, nearest_class, spectra, spectral
 from rayfl.estimate.subspace import Rank, Spectra, energies, relabel_class, relevance
-from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Fleet, Out, Ref, Replies, Shard, Vector
 from rayfl.learn.fit import outputs
 from rayfl.models import ENCODERS
 from rayfl.models.encoders.base import EncoderSpec
 from rayfl.models.encoders.hog import HoG
 from rayfl.models.encoders.pretrained import ImageNetResNet18
+from rayfl.protocol import (
+    SERVER,
+    Algorithm,
+    Client,
+    ClientId,
+    Fleet,
+    Out,
+    Ref,
+    Replies,
+    Shard,
+    Vector,
+)
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
 
 NULL = 1e-10
-"""Eigenvalues below this share of the largest are rounding: a user with few samples has no such direction."""
+"""Eigenvalues below this share of the largest are rounding: a user with few samples has no such
+direction."""
 
 
 @dataclass(frozen=True)
 class Clustered:
-    """A model for each cluster; from the first round on who is in which, and the similarities behind that."""
+    """A model for each cluster; from the first round on who is in which, and the similarities
+    behind that."""
 
     models: tuple[Ref, ...]
     clusters: Mapping[ClientId, int] = field(default_factory=dict)
@@ -65,11 +83,15 @@ def sketch(client: Client, *, q: int) -> Out:
     return Out(update=sent(own)[0], state={"eigenvalues": own.values[0]})
 
 
-def compare(client: Client, *, others: Mapping[ClientId, Vector], rank: Rank, threshold: float) -> Out:
+def compare(
+    client: Client, *, others: Mapping[ClientId, Vector], rank: Rank, threshold: float
+) -> Out:
     """r(k, j) with every other user j: how this user's data respond to the directions of theirs."""
     own, values = covariance(client.features["clustering"])[None], client.state["eigenvalues"]
     along = [energies(own, widened(directions)[None])[0, 0] for directions in others.values()]
-    return Out({"relevance": [float(relevance(values, energy, rank, threshold)) for energy in along]})
+    return Out(
+        {"relevance": [float(relevance(values, energy, rank, threshold)) for energy in along]}
+    )
 
 
 def sent(own: Spectra) -> Features:
@@ -106,7 +128,8 @@ def summarise(
     sample_rank: int | None,
     tau: float | None,
 ) -> Out:
-    """Every clean class's eigenvectors Q^c for the users; threshold and rank from the same samples if not given."""
+    """Every clean class's eigenvectors Q^c for the users; threshold and rank from the same samples
+    if not given."""
     classes = by_class(clean)
     found = calibrate(classes, class_rank)
     rank = found.sample_rank if sample_rank is None else sample_rank
@@ -116,7 +139,8 @@ def summarise(
 
 
 def ask(client: Client, *, bases: Features, class_rank: int) -> Out:
-    """For each label that the user holds: its directions for the server, its own r(c~, c) for itself."""
+    """For each label that the user holds: its directions for the server, its own r(c~, c) for
+    itself."""
     features, subspaces = client.features["correction"], widened(bases[:, :, :class_rank])
     directions, toward = [], []
     for label in np.unique(client.y):
@@ -129,22 +153,35 @@ def ask(client: Client, *, bases: Features, class_rank: int) -> Out:
 def answer(server: Client, *, asked: Features, clean: Shard, values: Floats) -> Out:  # noqa: ARG001
     """The server's r(c, c~) of one user's classes (rows) to every clean class (columns)."""
     directions, rank = widened(asked), asked.shape[2]
-    along = [energies(covariance(features)[None], directions)[0] for features in by_class(clean).values()]
+    along = [
+        energies(covariance(features)[None], directions)[0] for features in by_class(clean).values()
+    ]
     relevances = [relevance(own[:rank], energy) for own, energy in zip(values, along, strict=True)]
     return Out({"relevance": np.stack(relevances, axis=1)})
 
 
-def relabel(client: Client, *, answered: Floats, bases: Features, tau: float, sample_rank: int) -> Out:
-    """Whole classes that are like exactly one clean class move to it; the others go sample by sample."""
-    given, features, subspaces = client.y, client.features["correction"], widened(bases[:, :, :sample_rank])
+def relabel(
+    client: Client, *, answered: Floats, bases: Features, tau: float, sample_rank: int
+) -> Out:
+    """Whole classes that are like exactly one clean class move to it; the others go sample by
+    sample."""
+    given, features, subspaces = (
+        client.y,
+        client.features["correction"],
+        widened(bases[:, :, :sample_rank]),
+    )
     corrected, whole = given.copy(), 0
     # Membership is read from the labels as they were: a sample moved once must not be moved again.
-    for label, similar in zip(np.unique(given), (client.state["toward"] + answered) / 2, strict=True):
+    for label, similar in zip(
+        np.unique(given), (client.state["toward"] + answered) / 2, strict=True
+    ):
         members, moved = given == label, relabel_class(similar, tau)
         corrected[members] = nearest_class(features[members], subspaces) if moved is None else moved
         whole += moved is not None
     changed = int((corrected != given).sum())
-    return Out({"_changed": changed, "_classes": len(answered), "_whole": whole}, state={"y": corrected})
+    return Out(
+        {"_changed": changed, "_classes": len(answered), "_whole": whole}, state={"y": corrected}
+    )
 
 
 def by_class(clean: Shard) -> dict[int, Features]:
@@ -163,7 +200,8 @@ def labels_of(clean: Shard) -> NDArray[np.int64]:
 
 @component
 class FbNllMinus(Algorithm):
-    """Users are clustered by the spectra of their features; each cluster trains a model. Labels stay as they are."""
+    """Users are clustered by the spectra of their features; each cluster trains a model. Labels
+    stay as they are."""
 
     citation: ClassVar[str] = "FB-NLL, Algorithm 1 without line 20"
     personal: ClassVar[bool] = True
@@ -178,13 +216,16 @@ class FbNllMinus(Algorithm):
     )
 
     models: Count = 2
-    """M, the clusters, each with a model of its own. Paper: 2, 3 or 5, the number of tasks; 1 is `single_global`."""
+    """M, the clusters, each with a model of its own. Paper: 2, 3 or 5, the number of tasks; 1 is
+    `single_global`."""
     clustering: Literal["average", "single", "complete", "spectral"] = "average"
-    """Linkage of the hierarchy on 1 - R, or spectral clustering of R. Paper: hierarchical, linkage not given."""
+    """Linkage of the hierarchy on 1 - R, or spectral clustering of R. Paper: hierarchical, linkage
+    not given."""
     q: Count = 10
     """Directions that a user sends. Paper: 10."""
     rank: Rank = "shared"
-    """Directions that count: those with variance on both sides (`shared`), or all q (`fixed`, the paper's equation)."""
+    """Directions that count: those with variance on both sides (`shared`), or all q (`fixed`, the
+    paper's equation)."""
     threshold: Annotated[float, Field(ge=0, lt=1)] = 1e-3
     """What counts as variance, as a share of the largest eigenvalue. Paper: not given."""
     clustering_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = HoG()
@@ -195,8 +236,12 @@ class FbNllMinus(Algorithm):
 
     def check(self, fleet: Fleet) -> None:
         if self.models > len(fleet.clients):
-            rule = f"method.models is at most the number of clients with data ({len(fleet.clients)})"
-            raise ConfigError(broken(rule, self.models, "Ask for fewer clusters or bring more clients."))
+            rule = (
+                f"method.models is at most the number of clients with data ({len(fleet.clients)})"
+            )
+            raise ConfigError(
+                broken(rule, self.models, "Ask for fewer clusters or bring more clients.")
+            )
 
     def init(self, fleet: Fleet, model: Ref) -> Clustered:
         return Clustered((model,) * self.models)
@@ -204,7 +249,9 @@ class FbNllMinus(Algorithm):
     def round(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
         state = state if state.clusters else self.prepare(state, fleet, t)
         cohort = fleet.sample(t)
-        got = fleet.map(train, cohort, each={k: {"w": state.models[state.clusters[k]]} for k in cohort})
+        got = fleet.map(
+            train, cohort, each={k: {"w": state.models[state.clusters[k]]} for k in cohort}
+        )
         return replace(state, models=cluster_means(got, state))
 
     def model(self, state: Clustered, client: ClientId | None = None) -> Ref:
@@ -233,7 +280,9 @@ class FbNllMinus(Algorithm):
         r[r == 0] = np.concatenate([got[k]["relevance"] for k in directions])
         return np.asarray((r + r.T) / 2)
 
-    def grouped(self, similarity: Floats, fleet: Fleet, t: int) -> tuple[NDArray[np.int64], Floats | None]:
+    def grouped(
+        self, similarity: Floats, fleet: Fleet, t: int
+    ) -> tuple[NDArray[np.int64], Floats | None]:
         """The cluster of each user, and the merge history where there is one."""
         if self.clustering == "spectral":
             return spectral(similarity, self.models, fleet.rng(t, "clustering")), None
@@ -243,7 +292,8 @@ class FbNllMinus(Algorithm):
 
 @component
 class FbNll(FbNllMinus):
-    """Users are clustered, and their labels corrected against a few clean samples, by the spectra of their features."""
+    """Users are clustered, and their labels corrected against a few clean samples, by the spectra
+    of their features."""
 
     citation: ClassVar[str] = "FB-NLL, Algorithm 1"
     needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"validation": "labels"}
@@ -257,13 +307,16 @@ class FbNll(FbNllMinus):
     )
 
     tau: Fraction | None = None
-    """tau_sim, what a class must reach to be recognised as a whole; calibrated if not given. Paper: not given."""
+    """tau_sim, what a class must reach to be recognised as a whole; calibrated if not given. Paper:
+    not given."""
     class_rank: Count = 5
     """l, directions of a class that are compared. Paper: not given."""
     sample_rank: Count | None = None
-    """Dimension of the subspaces that samples are projected on; calibrated if not given. Paper: not given."""
+    """Dimension of the subspaces that samples are projected on; calibrated if not given. Paper: not
+    given."""
     correction_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = ImageNetResNet18()
-    """Phi of the correction. Paper: ResNet-18 of ImageNet (its weights must be at hand; `hog` needs none)."""
+    """Phi of the correction. Paper: ResNet-18 of ImageNet (its weights must be at hand; `hog` needs
+    none)."""
 
     def encoders(self) -> Mapping[str, EncoderSpec]:
         return {**super().encoders(), "correction": self.correction_encoder}
@@ -273,7 +326,11 @@ class FbNll(FbNllMinus):
         held = fleet.map(count_clean, [SERVER], clean=fleet.data("validation"))[SERVER]["held"]
         if held.min() < 2:
             rule = "split.validation holds two samples or more of every class"
-            raise ConfigError(broken(rule, f"{held.min()} of class {held.argmin()}", "Use {per_class: 2} or more."))
+            raise ConfigError(
+                broken(
+                    rule, f"{held.min()} of class {held.argmin()}", "Use {per_class: 2} or more."
+                )
+            )
 
     def prepare(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
         clustered = super().prepare(state, fleet, t)
@@ -283,15 +340,24 @@ class FbNll(FbNllMinus):
     def correct(self, fleet: Fleet) -> None:
         """Procedure 2 with all users at once."""
         clean = fleet.data("validation")
-        settings: Mapping[str, Any] = {"class_rank": self.class_rank, "sample_rank": self.sample_rank, "tau": self.tau}
+        settings: Mapping[str, Any] = {
+            "class_rank": self.class_rank,
+            "sample_rank": self.sample_rank,
+            "tau": self.tau,
+        }
         known = fleet.map(summarise, [SERVER], clean=clean, **settings)
         bases, chosen = known.mean({SERVER: 1.0}), known[SERVER]
         asked = relayed(fleet.map(ask, fleet.clients, bases=bases, class_rank=self.class_rank))
         each = {SERVER - i: {"asked": directions} for i, directions in enumerate(asked.values())}
-        told = fleet.map(answer, each, each=each, clean=clean, values=fleet.state(SERVER, "eigenvalues"))
+        told = fleet.map(
+            answer, each, each=each, clean=clean, values=fleet.state(SERVER, "eigenvalues")
+        )
         answers = {k: {"answered": told[SERVER - i]["relevance"]} for i, k in enumerate(asked)}
         got = fleet.map(relabel, answers, each=answers, bases=bases, **chosen)
-        total = {key: sum(report[key] for report in got.values()) for key in ("_changed", "_classes", "_whole")}
+        total = {
+            key: sum(report[key] for report in got.values())
+            for key in ("_changed", "_classes", "_whole")
+        }
         fleet.log(**{f"correction/{name}": float(value) for name, value in chosen.items()})
         fleet.log(**{"correction/whole_classes": total["_whole"] / total["_classes"]})
         fleet.log(**{"correction/changed": total["_changed"] / sum(map(fleet.size, fleet.clients))})
@@ -306,12 +372,14 @@ def cluster_means(got: Replies, state: Clustered) -> tuple[Ref, ...]:
     """The unweighted mean of each cluster; one of whose users none replied keeps its model."""
     teams = [[k for k in got if state.clusters[k] == m] for m in range(len(state.models))]
     return tuple(
-        got.mean(dict.fromkeys(team, 1.0)) if team else model for team, model in zip(teams, state.models, strict=True)
+        got.mean(dict.fromkeys(team, 1.0)) if team else model
+        for team, model in zip(teams, state.models, strict=True)
     )
 
 
 def separation(similarity: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
-    """How well the clusters stand apart: the least similar pair inside one, the most similar pair across two."""
+    """How well the clusters stand apart: the least similar pair inside one, the most similar pair
+    across two."""
     together = labels[:, None] == labels
     inside = similarity[together & ~np.eye(len(labels), dtype=bool)].min(initial=np.inf)
     across = similarity[~together].max(initial=-np.inf)

@@ -1,7 +1,7 @@
 """Federated averaging.
 
-H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas: "Communication-efficient learning of deep networks
-from decentralized data", AISTATS 2017, Algorithm 1.
+H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas: "Communication-efficient learning
+of deep networks from decentralized data", AISTATS 2017, Algorithm 1.
 
 Deviations: none. BatchNorm statistics are averaged like weights; integer counters stay behind.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from rayfl.algorithms.weighting import WEIGHTINGS, BySize, Weighting
+from rayfl.algorithms.parts.weighting import WEIGHTINGS, BySize, Weighting
 from rayfl.component import component, slot
-from rayfl.fleet.seam import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
-from rayfl.learn.wish import Fit, Training
+from rayfl.learn.local_fit import Fit, Training
+from rayfl.protocol import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""FedCR: labels at the server are noisy, clients have images alone; what both learn is a contrastive representation.
+"""FedCR: labels at the server are noisy, clients have images alone; what both learn is a
+contrastive representation.
 
-W. Mao, B. Yu, Y. Lv, Y. Xie and C. Zhang: "Federated semi-supervised learning with contrastive representations against
-noisy labels", Applied Soft Computing, Algorithm 1. Four networks: trunk B, projector G, predictor Q, classifier C.
+W. Mao, B. Yu, Y. Lv, Y. Xie and C. Zhang: "Federated semi-supervised learning with contrastive
+representations against noisy labels", Applied Soft Computing, Algorithm 1. Four networks: trunk B,
+projector G, predictor Q, classifier C.
 
     theta = {B, G, Q}  online: q = Q(G(B(view 1)))         travels, and is averaged by size (eq. 15)
     xi    = {B', G'}   target: z = G'(B'(view 2))          follows theta: xi <- ema xi + (1 - ema) theta   (eq. 2)
@@ -10,9 +12,9 @@ noisy labels", Applied Soft Computing, Algorithm 1. Four networks: trunk B, proj
     L_cr = sum over pairs with p_j . p_k >= eta of log(1 - cos(q_j, z_k)) + log(1 - cos(q_k, z_j))        (eq. 4)
     clients minimise L_cr, the server L_gce + lambda L_cr                                                 (eq. 14)
 
-A(x) is what `training.augment` makes of an image. The first rounds are the server's alone: its pre-training, in
-portions of `server_epochs`, so that it can be resumed like any round; `training.rounds` counts them.
-"""
+A(x) is what `training.augment` makes of an image. The first rounds are the server's alone: its
+pre-training, in portions of `server_epochs`, so that it can be resumed like any round;
+`training.rounds` counts them."""
 
 from __future__ import annotations
 
@@ -27,10 +29,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rayfl.algorithms.online_target import Layout, Online, resident_pair
+from rayfl.algorithms.parts.online_target import Layout, Online, resident_pair
 from rayfl.algorithms.server_sl import for_epochs, owning, refuse_idle
 from rayfl.component import Count, Fraction, Natural, NonNegative, component, slot
-from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Fleet, Out, Ref, Replies, Shard, Vector
 from rayfl.learn.augment import AUGMENTATIONS, Augmentation
 from rayfl.learn.augment.views import Contrastive
 from rayfl.learn.fit import Batch, fit
@@ -40,6 +41,18 @@ from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.resident import Resident
 from rayfl.models.network import Network
+from rayfl.protocol import (
+    SERVER,
+    Algorithm,
+    Client,
+    ClientId,
+    Fleet,
+    Out,
+    Ref,
+    Replies,
+    Shard,
+    Vector,
+)
 
 log = logging.getLogger("rayfl")
 
@@ -61,9 +74,12 @@ class Visit:
         return cls(method, learner, *resident_pair(learner))
 
     def contrast(self, online: Online, batch: Batch, p: Tensor | None) -> Tensor:
-        """L_cr of a batch, or what replaces it; without probabilities an image is paired with itself alone."""
+        """L_cr of a batch, or what replaces it; without probabilities an image is paired with
+        itself alone."""
         method, passes = self.method, self.learner.passes
-        first, second = (self.learner.normalise(method.views(batch.pixels, batch.generator)) for _ in range(2))
+        first, second = (
+            self.learner.normalise(method.views(batch.pixels, batch.generator)) for _ in range(2)
+        )
         q, z = online.predict(first), self.project(second)
         if method.regulariser != "byol":
             loss = method.pairs(q, z, p)
@@ -84,7 +100,8 @@ class Visit:
 
     @torch.no_grad()
     def follow(self, online: Resident) -> None:
-        """After a step: xi <- ema xi + (1 - ema) theta. Statistics of xi come from its own passes."""
+        """After a step: xi <- ema xi + (1 - ema) theta. Statistics of xi come from its own
+        passes."""
         self.steps += 1
         self.target.parameters.lerp_(online.parameters[: self.layout.encoder], 1 - self.method.ema)
 
@@ -94,7 +111,9 @@ class Visit:
 
     def report(self) -> dict[str, Any]:
         """Steps, and means over them under names that no real client would send."""
-        means = {f"_{name}": float(torch.stack(values).mean()) for name, values in self.record.items()}
+        means = {
+            f"_{name}": float(torch.stack(values).mean()) for name, values in self.record.items()
+        }
         return {"steps": self.steps, **means}
 
 
@@ -131,17 +150,34 @@ def train_at_server(
         visit.note(supervised=supervised)
         if method.regulariser == "none" or method.strength == 0:
             return supervised
-        return supervised + method.strength * visit.contrast(cast(Online, net), batch, logits.detach().softmax(1))
+        return supervised + method.strength * visit.contrast(
+            cast(Online, net), batch, logits.detach().softmax(1)
+        )
 
     start = visit.layout.join(theta, sigma)
-    w = fit(owning(client, data), start, loss=loss, training=settings, after_step=visit.follow, update=update)
+    w = fit(
+        owning(client, data),
+        start,
+        loss=loss,
+        training=settings,
+        after_step=visit.follow,
+        update=update,
+    )
     theta, sigma = visit.layout.split(w)
     xi = visit.target.dump()
-    return Out(visit.report(), {"w": w, "theta": theta, "sigma": sigma, "xi": xi, "optimiser": update.dump()})
+    return Out(
+        visit.report(),
+        {"w": w, "theta": theta, "sigma": sigma, "xi": xi, "optimiser": update.dump()},
+    )
 
 
 def train_at_client(
-    client: Client, *, theta: Vector, method: FedCR, sigma: Vector | None = None, xi: Vector | None = None
+    client: Client,
+    *,
+    theta: Vector,
+    method: FedCR,
+    sigma: Vector | None = None,
+    xi: Vector | None = None,
 ) -> Out:
     """LocalUpdate of Algorithm 1; xi is discarded unless the whole model travels."""
     sigma, state = gate(client, method, sigma)
@@ -152,7 +188,9 @@ def train_at_client(
     return Out(visit.report(), update, state)
 
 
-def gate(client: Client, method: FedCR, sigma: Vector | None) -> tuple[Vector | None, dict[str, Any]]:
+def gate(
+    client: Client, method: FedCR, sigma: Vector | None
+) -> tuple[Vector | None, dict[str, Any]]:
     """The classifier that gates a client's pairs, and what the client keeps of it."""
     if not method.gated or method.client_classifier != "stale":
         return sigma, {}
@@ -162,7 +200,8 @@ def gate(client: Client, method: FedCR, sigma: Vector | None) -> tuple[Vector | 
 def contrast_locally(
     client: Client, method: FedCR, theta: Vector, sigma: Vector | None, xi: Vector | None
 ) -> tuple[Visit, Vector]:
-    """Minimise L_cr from theta, with a frozen classifier and the target xi (by default theta's own encoder)."""
+    """Minimise L_cr from theta, with a frozen classifier and the target xi (by default theta's own
+    encoder)."""
     visit = Visit.of(method, client.learner)
     layout, passes = visit.layout, client.learner.passes
     start = layout.join(theta, sigma)
@@ -174,7 +213,8 @@ def contrast_locally(
         if method.gated:
             with torch.no_grad():
                 p = net(batch.x).softmax(1)
-        # the loop counts both passes of the weak view, which has no backward one and, without a gate, none at all
+        # the loop counts both passes of the weak view, which has no backward one and, without a
+        # gate, none at all
         passes.backward -= len(batch.index)
         passes.forward -= 0 if method.gated else len(batch.index)
         return visit.contrast(cast(Online, net), batch, p)
@@ -192,7 +232,8 @@ def contrast_locally(
 
 @dataclass(frozen=True)
 class Global:
-    """Theta, xi and sigma; the whole network for tests; the server's optimiser; the classifier that was sent once."""
+    """Theta, xi and sigma; the whole network for tests; the server's optimiser; the classifier that
+    was sent once."""
 
     model: Ref
     theta: Ref
@@ -204,7 +245,8 @@ class Global:
 
 @component
 class FedCR(Algorithm):
-    """Clients without labels and a server with noisy ones learn contrastively; confident pairs attract each other."""
+    """Clients without labels and a server with noisy ones learn contrastively; confident pairs
+    attract each other."""
 
     citation: ClassVar[str] = "Mao et al., Applied Soft Computing"
     needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"labelled": "labels"}
@@ -227,13 +269,16 @@ class FedCR(Algorithm):
     pretraining: Natural = 700
     """Passes over the labelled set before the first federated round (paper: 700; neutral: 0)."""
     server_epochs: Count = 5
-    """Passes over the labelled set in a round; pre-training takes pretraining / server_epochs rounds, rounded up."""
+    """Passes over the labelled set in a round; pre-training takes pretraining / server_epochs
+    rounds, rounded up."""
     supervised: Literal["gce", "ce"] = "gce"
-    """The server's loss on labels (paper: gce where they are noisy, ce where they are known to be right)."""
+    """The server's loss on labels (paper: gce where they are noisy, ce where they are known to be
+    right)."""
     gamma: Fraction = 0.6
     """Exponent of the generalised cross-entropy (paper: 0.6; neutral: 0, cross-entropy)."""
     regulariser: Literal["pairs", "ctrr", "byol", "none"] = "pairs"
-    """L_cr; the loss as in CTRR's public code; the mean square error of BYOL; or none, which leaves clients idle."""
+    """L_cr; the loss as in CTRR's public code; the mean square error of BYOL; or none, which leaves
+    clients idle."""
     strength: NonNegative = 50.0
     """Lambda, the weight of the regulariser at the server (paper: 50; neutral: 0)."""
     eta: Fraction = 0.8
@@ -241,14 +286,17 @@ class FedCR(Algorithm):
     force_diagonal: bool = True
     reduction: Reduction = "row_mean"
     diagonal: Diagonal = "log"
-    """`neg_cos`: an image's own two views count by -cos instead of the logarithm, as in CTRR's code."""
+    """`neg_cos`: an image's own two views count by -cos instead of the logarithm, as in CTRR's
+    code."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-4
     symmetric: bool = True
     """BYOL's loss in both directions."""
     ema: Fraction = 0.99
-    """Share of the target that a step leaves (paper: 0.99; 0: the target is the online encoder, `w/o EMA`)."""
+    """Share of the target that a step leaves (paper: 0.99; 0: the target is the online encoder,
+    `w/o EMA`)."""
     client_classifier: Literal["fresh", "stale", "none"] = "fresh"
-    """Which classifier gates the pairs of clients: the newest, the first, or none (own views only)."""
+    """Which classifier gates the pairs of clients: the newest, the first, or none (own views
+    only)."""
     whole_model: bool = False
     """The target network travels and is averaged too (Table 7)."""
     projector_hidden: Count = 4096
@@ -289,7 +337,9 @@ class FedCR(Algorithm):
 
     def init(self, fleet: Fleet, model: Ref) -> Global:
         got = fleet.map(deal, [SERVER], w=model)
-        return Global(model, **{key: got.mean({SERVER: 1.0}, key) for key in ("theta", "sigma", "xi")})
+        return Global(
+            model, **{key: got.mean({SERVER: 1.0}, key) for key in ("theta", "sigma", "xi")}
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
         left = self.pretraining - t * self.server_epochs
@@ -297,26 +347,38 @@ class FedCR(Algorithm):
         if left <= 0 and self.regulariser != "none":
             state = replace(state, sent=state.sent or state.sigma)
             state = self.aggregated(state, self.train_clients(state, fleet, t), fleet)
-        return self.train_server(state, fleet, min(self.server_epochs, left) if left > 0 else self.server_epochs)
+        return self.train_server(
+            state, fleet, min(self.server_epochs, left) if left > 0 else self.server_epochs
+        )
 
     def train_clients(self, state: Global, fleet: Fleet, t: int) -> Replies:
         """Lines 4 to 7 of Algorithm 1."""
         cohort = fleet.sample(t)
         whole = {"xi": state.xi} if self.whole_model else {}
         each = self.classifiers(state, fleet, cohort)
-        return fleet.map(train_at_client, cohort, each=each, theta=state.theta, method=self, **whole)
+        return fleet.map(
+            train_at_client, cohort, each=each, theta=state.theta, method=self, **whole
+        )
 
-    def classifiers(self, state: Global, fleet: Fleet, cohort: list[ClientId]) -> dict[ClientId, dict[str, Any]]:
+    def classifiers(
+        self, state: Global, fleet: Fleet, cohort: list[ClientId]
+    ) -> dict[ClientId, dict[str, Any]]:
         """What each client is sent of sigma: the newest one, the first one once, or nothing."""
         if not self.gated:
             return {}
         if self.client_classifier == "stale":
-            return {client: {"sigma": state.sent} for client in cohort if fleet.state(client, "sigma") is None}
+            return {
+                client: {"sigma": state.sent}
+                for client in cohort
+                if fleet.state(client, "sigma") is None
+            }
         return {client: {"sigma": state.sigma} for client in cohort}
 
     def aggregated(self, state: Global, got: Replies, fleet: Fleet) -> Global:
         """The averages by size (eq. 15) over the clients that took a step."""
-        weights = {client: float(fleet.size(client)) for client, report in got.items() if report["steps"]}
+        weights = {
+            client: float(fleet.size(client)) for client, report in got.items() if report["steps"]
+        }
         active = [got[client] for client in weights]
         fleet.log(**{"clients/idle": float(len(got) - len(active)), **logged(active, "client_")})
         if not weights:
@@ -326,8 +388,20 @@ class FedCR(Algorithm):
 
     def train_server(self, state: Global, fleet: Fleet, epochs: int) -> Global:
         """Line 10 of Algorithm 1; the optimiser goes on where it stopped."""
-        inputs: dict[str, Any] = {"theta": state.theta, "sigma": state.sigma, "xi": state.xi, "memory": state.optimiser}
-        got = fleet.map(train_at_server, [SERVER], **inputs, data=fleet.data("labelled"), method=self, epochs=epochs)
+        inputs: dict[str, Any] = {
+            "theta": state.theta,
+            "sigma": state.sigma,
+            "xi": state.xi,
+            "memory": state.optimiser,
+        }
+        got = fleet.map(
+            train_at_server,
+            [SERVER],
+            **inputs,
+            data=fleet.data("labelled"),
+            method=self,
+            epochs=epochs,
+        )
         refuse_idle(got)
         fleet.log(**logged([got[SERVER]], ""))
         left = {key: got.mean({SERVER: 1.0}, key) for key in ("theta", "sigma", "xi", "optimiser")}
@@ -338,7 +412,16 @@ class FedCR(Algorithm):
 
 
 def logged(reports: list[Mapping[str, Any]], prefix: str) -> dict[str, float]:
-    """The losses as metrics, averaged over places; the spread of unit projections falls to 0 if they collapse."""
-    names = {"_supervised": "loss/{}supervised", "_contrast": "loss/{}contrast", "_spread": "target/{}spread"}
+    """The losses as metrics, averaged over places; the spread of unit projections falls to 0 if
+    they collapse."""
+    names = {
+        "_supervised": "loss/{}supervised",
+        "_contrast": "loss/{}contrast",
+        "_spread": "target/{}spread",
+    }
     found = {name: [report[name] for report in reports if name in report] for name in names}
-    return {names[name].format(prefix): float(np.mean(values)) for name, values in found.items() if values}
+    return {
+        names[name].format(prefix): float(np.mean(values))
+        for name, values in found.items()
+        if values
+    }

@@ -1,14 +1,14 @@
 """FedCR with the model update of FedEMA: a returning client keeps part of its own online network.
 
-W. Zhuang, Y. Wen and S. Zhang: "Divergence-aware federated self-supervised learning", ICLR 2022, inside FedCR (W. Mao
-et al., Applied Soft Computing, section 4.5.4).
+W. Zhuang, Y. Wen and S. Zhang: "Divergence-aware federated self-supervised learning", ICLR 2022,
+inside FedCR (W. Mao et al., Applied Soft Computing, section 4.5.4).
 
-    theta_k <- mu theta_k + (1 - mu) theta,  mu = min(1, lambda_k d_k),  lambda_k = target / (d_k at the first return)
+    theta_k <- mu theta_k + (1 - mu) theta,  mu = min(1, lambda_k d_k),  lambda_k = target / (d_k at
+    the first return)
 
-d_k is how far the global network has moved from the client's own: the further, the more of its own a client keeps. The
-target network stays at the client between its visits. A client therefore remembers two networks: on paper-sized runs
-give the checkpoints room for all clients seen.
-"""
+d_k is how far the global network has moved from the client's own: the further, the more of its own
+a client keeps. The target network stays at the client between its visits. A client therefore
+remembers two networks: on paper-sized runs give the checkpoints room for all clients seen."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import numpy as np
 from torch import nn
 
 from rayfl.algorithms.fedcr import FedCR, Global, contrast_locally, gate
-from rayfl.algorithms.online_target import resident_pair
+from rayfl.algorithms.parts.online_target import resident_pair
 from rayfl.component import Fraction, NonNegative, component
 from rayfl.errors import broken
-from rayfl.fleet.seam import Client, Fleet, Out, Replies, Vector
+from rayfl.protocol import Client, Fleet, Out, Replies, Vector
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Start:
 
 
 def kernel_spans(encoder: nn.Module) -> list[slice]:
-    """Where the kernels that measure divergence lie: convolutions off the shortcuts; without any, weight matrices."""
+    """Where the kernels that measure divergence lie: convolutions off the shortcuts; without any,
+    weight matrices."""
     spans: dict[str, tuple[int, slice]] = {}
     start = 0
     for name, parameter in encoder.named_parameters():
@@ -49,7 +50,9 @@ def kernel_spans(encoder: nn.Module) -> list[slice]:
 
 def divergence(one: Vector, other: Vector, spans: Sequence[slice]) -> float:
     """The mean over kernels of the Euclidean distance."""
-    return float(np.mean([np.linalg.norm(one[span].astype(np.float64) - other[span]) for span in spans]))
+    return float(
+        np.mean([np.linalg.norm(one[span].astype(np.float64) - other[span]) for span in spans])
+    )
 
 
 def first_scaler(target: float, distance: float) -> float | None:
@@ -79,13 +82,20 @@ def begin(client: Client, method: FedCRFedEma, theta: Vector, t: int) -> Start:
     own = state["theta"]
     drifted = method.divergence == "local_drift"
     distance = state["drift"] if drifted else divergence(theta, own, kernel_spans(target.net))
-    scaler = method.scaler if method.scaler is not None else scaler or first_scaler(method.target, distance)
+    scaler = (
+        method.scaler
+        if method.scaler is not None
+        else scaler or first_scaler(method.target, distance)
+    )
     mu = share(scaler, distance)
     return Start(mixed(mu, own, theta, layout.classifier), state["xi"], mu, scaler)
 
 
-def train_returning(client: Client, *, theta: Vector, method: FedCRFedEma, t: int, sigma: Vector | None = None) -> Out:
-    """LocalUpdate from a mixture of the global and the client's own network, both of which it keeps."""
+def train_returning(
+    client: Client, *, theta: Vector, method: FedCRFedEma, t: int, sigma: Vector | None = None
+) -> Out:
+    """LocalUpdate from a mixture of the global and the client's own network, both of which it
+    keeps."""
     sigma, state = gate(client, method, sigma)
     start = begin(client, method, theta, t)
     visit, end = contrast_locally(client, method, start.theta, sigma, start.xi)
@@ -100,7 +110,8 @@ def train_returning(client: Client, *, theta: Vector, method: FedCRFedEma, t: in
 
 @component
 class FedCRFedEma(FedCR):
-    """FedCR whose returning clients mix the global online network with their own, the more the further it moved."""
+    """FedCR whose returning clients mix the global online network with their own, the more the
+    further it moved."""
 
     citation: ClassVar[str] = "Mao et al., Applied Soft Computing; Zhuang et al., ICLR 2022"
     deviations: ClassVar[tuple[str, ...]] = (
@@ -114,16 +125,20 @@ class FedCRFedEma(FedCR):
         "A client that took no step before its return starts from the global network, and sets its scaler later.",
     )
     target: Fraction = 0.7
-    """mu at a client's first return (FedEMA: 0.7; neutral: 0, apart from the local target network)."""
+    """mu at a client's first return (FedEMA: 0.7; neutral: 0, apart from the local target
+    network)."""
     scaler: NonNegative | None = None
     """A constant lambda_k in place of one from each client's first return."""
     divergence: Literal["global_vs_local", "local_drift"] = "global_vs_local"
     selective: bool = False
-    """Mix only after a visit in the round before; otherwise both networks are overwritten, as in FedCR."""
+    """Mix only after a visit in the round before; otherwise both networks are overwritten, as in
+    FedCR."""
 
     def __post_init__(self) -> None:
         if self.whole_model:
-            rule = "clients of fedcr_fedema keep their own target network: whole_model must be false"
+            rule = (
+                "clients of fedcr_fedema keep their own target network: whole_model must be false"
+            )
             raise ValueError(broken(rule, "true", "Use fedcr to let the whole model travel."))
 
     def train_clients(self, state: Global, fleet: Fleet, t: int) -> Replies:

@@ -1,23 +1,24 @@
 """FedDS: federated averaging with Dawid-Skene weights.
 
-J. Dong, R. Zhu, X. Shang and J.-H. Xue: "Dawid-Skene-model-based label-noise mitigation for federated learning",
-Information Sciences 745, 2026. Local training is that of the host; the server weighs what comes back by reliability on
-public, unlabelled images. With another host: `method: {name: scaffold, weighting: dawid_skene}`, and so on.
-"""
+J. Dong, R. Zhu, X. Shang and J.-H. Xue: "Dawid-Skene-model-based label-noise mitigation for
+federated learning", Information Sciences 745, 2026. Local training is that of the host; the server
+weighs what comes back by reliability on public, unlabelled images. With another host: `method:
+{name: scaffold, weighting: dawid_skene}`, and so on."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from rayfl.algorithms.dawid_skene import DawidSkeneWeighting
 from rayfl.algorithms.fedavg import FedAvg
-from rayfl.algorithms.weighting import WEIGHTINGS, Weighting
+from rayfl.algorithms.parts.dawid_skene_weighting import DawidSkeneWeighting
+from rayfl.algorithms.parts.weighting import WEIGHTINGS, Weighting
 from rayfl.component import component, slot
 
 
 @component
 class FedDS(FedAvg):
-    """Federated averaging that trusts a client as much as its model looks right on public, unlabelled images."""
+    """Federated averaging that trusts a client as much as its model looks right on public,
+    unlabelled images."""
 
     citation: ClassVar[str] = "Dong et al., Information Sciences 2026"
     deviations: ClassVar[tuple[str, ...]] = (

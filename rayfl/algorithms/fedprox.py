@@ -1,9 +1,8 @@
 """FedProx: local training that is pulled back to the model it started from.
 
-T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith: "Federated optimization in heterogeneous
-networks", MLSys 2020, Algorithm 2. Client k minimises h_k(w) = F_k(w) + mu/2 ||w - w_t||^2 around the broadcast w_t, so
-every gradient gains mu (w - w_t).
-"""
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith: "Federated optimization in
+heterogeneous networks", MLSys 2020, Algorithm 2. Client k minimises h_k(w) = F_k(w) + mu/2 ||w -
+w_t||^2 around the broadcast w_t, so every gradient gains mu (w - w_t)."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import NonNegative, component
 from rayfl.errors import ConfigError, broken
-from rayfl.fleet.seam import Client, Fleet, Out, Vector
-from rayfl.learn.wish import Adjust, Fit, Training
+from rayfl.learn.local_fit import Adjust, Fit, Training
+from rayfl.protocol import Client, Fleet, Out, Vector
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,14 +48,17 @@ class FedProx(FedAvg):
         "mu * lr >= 1 is refused for SGD, where one step would overshoot the model that it is pulled to.",
     )
     mu: NonNegative = 0.05
-    """Strength of the pull. Paper: tuned over {.001, .01, .1, 1}; FedDS's code: 0.05; 0 is FedAvg."""
+    """Strength of the pull. Paper: tuned over {.001, .01, .1, 1}; FedDS's code: 0.05; 0 is
+    FedAvg."""
 
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)
         steps = fleet.training
         if steps.optimizer == "sgd" and self.mu * steps.lr >= 1:
             got = f"{self.mu:g} * {steps.lr:g}"
-            raise ConfigError(broken("mu * training.lr of FedProx is below 1", got, "Lower one of the two."))
+            raise ConfigError(
+                broken("mu * training.lr of FedProx is below 1", got, "Lower one of the two.")
+            )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
         got = fleet.map(train_near, fleet.sample(t), w=state.model, mu=self.mu)

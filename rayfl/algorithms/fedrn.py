@@ -1,18 +1,20 @@
-"""FedRN: clients judge their labels together with k reliable neighbours, and train on what is likely clean.
+"""FedRN: clients judge their labels together with k reliable neighbours, and train on what is
+likely clean.
 
-S. Kim, W. Shin, S. Jang, H. Song, S.-Y. Yun: "FedRN: exploiting k-reliable neighbors towards robust federated
-learning", CIKM 2022, Algorithm 1.
+S. Kim, W. Shin, S. Jang, H. Song, S.-Y. Yun: "FedRN: exploiting k-reliable neighbors towards robust
+federated learning", CIKM 2022, Algorithm 1.
 
-After a warm-up by federated averaging, the server ranks for each participant c all other clients j by
+After a warm-up by federated averaging, the server ranks for each participant c all other clients j
+by
 
     R(c, j) = alpha Exp(j) + (1 - alpha) Sim(c, j)                                                       (Eq. 3)
 
-Exp: accuracy of j's last local model on its own data, min-max scaled (Eq. 4); Sim: cosine of the outputs of both last
-local models on one random input, min-max scaled (Eq. 5). The last local models of the k best travel to c. There each
-model splits the losses of c's samples by a mixture of two Gaussians; the clean posteriors, averaged with the weights R
-(Eq. 7), say which samples c trains on (Eq. 8). Before that, the heads of the neighbours are fitted for one epoch to
-the samples that c's own last model finds clean (Eq. 9).
-"""
+Exp: accuracy of j's last local model on its own data, min-max scaled (Eq. 4); Sim: cosine of the
+outputs of both last local models on one random input, min-max scaled (Eq. 5). The last local models
+of the k best travel to c. There each model splits the losses of c's samples by a mixture of two
+Gaussians; the clean posteriors, averaged with the weights R (Eq. 7), say which samples c trains on
+(Eq. 8). Before that, the heads of the neighbours are fitted for one epoch to the samples that c's
+own last model finds clean (Eq. 9)."""
 
 from __future__ import annotations
 
@@ -40,10 +42,10 @@ from rayfl.estimate.neighbours import (
     similarity,
     softmax,
 )
-from rayfl.fleet.seam import Client, ClientId, Fleet, Out, Ref, Replies, Vector
 from rayfl.learn.fit import Batch, fit, outputs, sample_losses
 from rayfl.learn.learner import Learner
 from rayfl.models.network import Network, Shape
+from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies, Vector
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -52,7 +54,8 @@ PROBE_SEED = 20221017
 
 
 Profile = tuple[float, Vector]
-"""What the server knows of a client that took part: its training accuracy, and its answer (logits) to the probe."""
+"""What the server knows of a client that took part: its training accuracy, and its answer (logits)
+to the probe."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ def train_on_clean(
     threshold: float,
     fine_tune: bool,
 ) -> Out:
-    """Local SGD on the samples that the client's last model and its peers, weighted by trust, find clean."""
+    """Local SGD on the samples that the client's last model and its peers, weighted by trust, find
+    clean."""
     own = own_opinion(client, w, mixture, threshold)
     auxiliary = some(own.clean > threshold)
     opinions = [own]
@@ -125,7 +129,8 @@ def learned(client: Client, w: Vector, kept: Bools, **counts: int) -> Out:
 
 
 def own_opinion(client: Client, w: Vector, mixture: LossMixture, threshold: float) -> Opinion:
-    """Of the client's last local model; of the global one where there is none, or none that works."""
+    """Of the client's last local model; of the global one where there is none, or none that
+    works."""
     for model in (client.state.get("w", w), w):
         found = opinion(client, model, mixture, threshold)
         if found.usable:
@@ -157,14 +162,16 @@ def head_tuned(client: Client, model: Vector, samples: Bools) -> Vector:
         for span in spans:
             gradient[span].add_(parameters[span], alpha=settings.weight_decay)
 
-    # A copy of the stream: every neighbour sees the same batches, and the client's own training is not disturbed.
+    # A copy of the stream: every neighbour sees the same batches, and the client's own training is
+    # not disturbed.
     visitor = replace(client, rng=copy.deepcopy(client.rng))
     once = settings.model_copy(update={"epochs": 1, "steps": None, "weight_decay": 0.0})
     return fit(visitor, model, loss=head_loss, adjust=decay, keep=samples, training=once)
 
 
 def head_loss(net: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy whose gradient ends at the head; in evaluation mode the body keeps its BatchNorm statistics."""
+    """Cross-entropy whose gradient ends at the head; in evaluation mode the body keeps its
+    BatchNorm statistics."""
     network = cast(Network, net)
     network.trunk.eval()
     with torch.no_grad():
@@ -174,9 +181,12 @@ def head_loss(net: nn.Module, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def answer_to_probe(learner: Learner, w: Vector, shape: Shape) -> Vector:
-    """Logits for one image of standard normal noise (as network input), the same image for everybody."""
+    """Logits for one image of standard normal noise (as network input), the same image for
+    everybody."""
     height, width, channels = shape
-    noise = np.random.default_rng(PROBE_SEED).standard_normal((1, channels, height, width), dtype=np.float32)
+    noise = np.random.default_rng(PROBE_SEED).standard_normal(
+        (1, channels, height, width), dtype=np.float32
+    )
     net = learner.resident(w).net.eval()
     answer: Vector = net(torch.from_numpy(noise).to(learner.device))[0].float().cpu().numpy()
     return answer
@@ -191,7 +201,8 @@ def some(mask: Bools) -> Bools:
 
 
 class Roster(NamedTuple):
-    """The profiles of all clients in ascending order of their ids; nan for those that are not `known`."""
+    """The profiles of all clients in ascending order of their ids; nan for those that are not
+    `known`."""
 
     ids: list[ClientId]
     accuracies: Floats
@@ -204,12 +215,15 @@ class Roster(NamedTuple):
         unknown = (np.nan, np.full(classes, np.nan))
         accuracies, answers = zip(*(profile.get(client, unknown) for client in ids), strict=True)
         stacked = np.array(answers, dtype=np.float64)
-        return cls(list(ids), np.array(accuracies), stacked, np.asarray(np.isfinite(stacked).all(axis=1)))
+        return cls(
+            list(ids), np.array(accuracies), stacked, np.asarray(np.isfinite(stacked).all(axis=1))
+        )
 
 
 @component
 class FedRN(FedAvg):
-    """Clients train on samples that they and their k most reliable neighbours judge clean by their losses."""
+    """Clients train on samples that they and their k most reliable neighbours judge clean by their
+    losses."""
 
     citation: ClassVar[str] = "Kim et al., CIKM 2022"
     deviations: ClassVar[tuple[str, ...]] = (
@@ -230,21 +244,25 @@ class FedRN(FedAvg):
     )
 
     k: Natural = 2
-    """Neighbours of a participant. Paper: 1 and 2. Neutral: 0, a filter by the client's own model."""
+    """Neighbours of a participant. Paper: 1 and 2. Neutral: 0, a filter by the client's own
+    model."""
     alpha: Fraction = 0.6
     """Share of expertise in the reliability, the rest is similarity. Paper: 0.6."""
     warmup: Natural = 100
-    """Rounds of federated averaging before the first selection. Paper: 100 of 500 or 1000. Neutral: all rounds."""
+    """Rounds of federated averaging before the first selection. Paper: 100 of 500 or 1000. Neutral:
+    all rounds."""
     threshold: Fraction = 0.5
     """Clean probability above which a sample is kept. Paper: 0.5."""
     fine_tune: bool = True
-    """Whether neighbours' heads are fitted to the client's data first. Paper: true, false in its Table 5."""
+    """Whether neighbours' heads are fitted to the client's data first. Paper: true, false in its
+    Table 5."""
     neighbours: Literal["reliable", "random"] = "reliable"
     """`random` draws them uniformly and trusts everybody equally (the paper's Table 9)."""
     similarity_on: Literal["softmax", "logits"] = "softmax"
     """What answers are compared on. Paper: softmax; the authors' code compares logits."""
     mixture: LossMixture = LossMixture()
-    """Fit of the two Gaussians. The defaults are those of the authors' code, its loose tolerance included."""
+    """Fit of the two Gaussians. The defaults are those of the authors' code, its loose tolerance
+    included."""
 
     def init(self, fleet: Fleet, model: Ref) -> Profiled:
         return Profiled(model)
@@ -256,10 +274,17 @@ class FedRN(FedAvg):
             got = fleet.map(train, cohort, w=state.model)
         else:
             each = self.neighbourhoods(cohort, Roster.of(fleet.clients, known), fleet, t)
-            settings = {"mixture": self.mixture, "threshold": self.threshold, "fine_tune": self.fine_tune}
+            settings = {
+                "mixture": self.mixture,
+                "threshold": self.threshold,
+                "fine_tune": self.fine_tune,
+            }
             got = fleet.map(train_on_clean, cohort, each=each, w=state.model, **settings)
             log_mixtures(got, fleet)
-        profile = {**known, **{client: (report["acc"], report["q"]) for client, report in got.items()}}
+        profile = {
+            **known,
+            **{client: (report["acc"], report["q"]) for client, report in got.items()},
+        }
         self.leave_diagnostics(profile, fleet)
         return Profiled(got.mean(self.weighting(got, fleet)), profile)
 
@@ -283,18 +308,23 @@ class FedRN(FedAvg):
         if self.neighbours == "random":
             return np.ones((len(roster.ids), len(roster.ids)))
         expert = expertise(roster.accuracies, roster.known)
-        return reliability_scores(expert, similarity(roster.answers, self.similarity_on, roster.known), self.alpha)
+        return reliability_scores(
+            expert, similarity(roster.answers, self.similarity_on, roster.known), self.alpha
+        )
 
     def leave_diagnostics(self, profile: Mapping[ClientId, Profile], fleet: Fleet) -> None:
         """Accuracies, to be held against true noise rates, and the cosines of all answers."""
         roster = Roster.of(fleet.clients, profile)
         fleet.estimate("expertise", {client: accuracy for client, (accuracy, _) in profile.items()})
         answers = np.where(roster.known[:, None], roster.answers, 0.0)
-        cosines = cosine_similarity(softmax(answers) if self.similarity_on == "softmax" else answers)
+        cosines = cosine_similarity(
+            softmax(answers) if self.similarity_on == "softmax" else answers
+        )
         fleet.leave("similarity", np.where(roster.known[:, None] & roster.known, cosines, np.nan))
 
 
 def log_mixtures(got: Replies, fleet: Fleet) -> None:
-    """How often the mixtures of this round were not what the method hopes for, over all participants and models."""
+    """How often the mixtures of this round were not what the method hopes for, over all
+    participants and models."""
     for name in ("unseparated", "inverted", "dropped"):
         fleet.log(**{f"mixtures/{name}": float(sum(report[name] for report in got.values()))})

@@ -1,19 +1,22 @@
 """Federated averaging under the local K-similarity constraint.
 
-"Local K-similarity constraint for federated learning with label noise", arXiv 2511.06169, Algorithm 1, eq. 2-4.
+"Local K-similarity constraint for federated learning with label noise", arXiv 2511.06169, Algorithm
+1, eq. 2-4.
 
-A frozen encoder f that never saw a label is given to every client once. In each mini-batch it names the K images that
-look most like image j, and the client's features z = g(x) are drawn towards those of these neighbours:
+A frozen encoder f that never saw a label is given to every client once. In each mini-batch it names
+the K images that look most like image j, and the client's features z = g(x) are drawn towards those
+of these neighbours:
 
-    L = mean over j of  CE(y_j, h(z_j)) + lambda * L_CL,j
-    L_CL,j = -log( sum over the neighbours k of exp(cos(z_j, z_k) / T) / sum over the batch of exp(cos(z_j, z_l) / T) )
+    L = mean over j of  CE(y_j, h(z_j)) + lambda * L_CL,j L_CL,j = -log( sum over the neighbours k
+    of exp(cos(z_j, z_k) / T) / sum over the batch of exp(cos(z_j, z_l) / T) )
 
-Wrong labels pull on the classifier alone; whatever they would do to the features, the neighbours resist. Nobody is
-detected, clean clients are constrained as well, and the protocol is federated averaging's: the encoder is not sent.
+Wrong labels pull on the classifier alone; whatever they would do to the features, the neighbours
+resist. Nobody is detected, clean clients are constrained as well, and the protocol is federated
+averaging's: the encoder is not sent.
 
-The paper's control, a random encoder, is `encoder: {name: random, seed: ...}`. Its other one, starting from the
-encoder's own weights, is the network's setting `weights`, with or without this method.
-"""
+The paper's control, a random encoder, is `encoder: {name: random, seed: ...}`. Its other one,
+starting from the encoder's own weights, is the network's setting `weights`, with or without this
+method."""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ from torch.nn import functional
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Count, NonNegative, Positive, component, slot
 from rayfl.errors import ConfigError, broken
-from rayfl.fleet.seam import SERVER, Client, Fleet, Out, Vector
 from rayfl.learn.fit import Batch, fit
 from rayfl.learn.losses import k_similarity
 from rayfl.models import ENCODERS
 from rayfl.models.encoders.base import EncoderSpec, TorchEncoder, build_on
 from rayfl.models.encoders.hog import HoG
 from rayfl.models.network import Network, Shape
+from rayfl.protocol import SERVER, Client, Fleet, Out, Vector
 
 See = Callable[[Batch], Tensor]
 """The frozen encoder's features of a batch."""
@@ -42,7 +45,8 @@ See = Callable[[Batch], Tensor]
 
 @component
 class LocalKSimilarity(FedAvg):
-    """Clients keep features of images near those that a frozen encoder finds similar, whatever their labels."""
+    """Clients keep features of images near those that a frozen encoder finds similar, whatever
+    their labels."""
 
     citation: ClassVar[str] = "Local K-similarity constraint, arXiv 2511.06169"
     deviations: ClassVar[tuple[str, ...]] = (
@@ -72,7 +76,8 @@ class LocalKSimilarity(FedAvg):
     self_in_denominator: bool = True
     """Whether an image counts in its own denominator. Eq. 2 as printed: true."""
     view: Literal["cached", "batch"] = "cached"
-    """What the encoder sees: the clean image, once (`cached`), or the augmented batch (`batch`, the paper's)."""
+    """What the encoder sees: the clean image, once (`cached`), or the augmented batch (`batch`, the
+    paper's)."""
 
     def encoders(self) -> dict[str, EncoderSpec]:
         return {"reference": self.encoder} if self.view == "cached" else {}
@@ -86,14 +91,19 @@ class LocalKSimilarity(FedAvg):
 
 
 def train(client: Client, *, w: Vector, method: LocalKSimilarity) -> Out:
-    """Local SGD on the client's own labels and the encoder's neighbourhoods; one forward pass gives z and logits."""
+    """Local SGD on the client's own labels and the encoder's neighbourhoods; one forward pass gives
+    z and logits."""
     see = clean_view(client) if method.view == "cached" else batch_view(client, method.encoder)
 
     def loss(net: nn.Module, batch: Batch) -> Tensor:
         network = cast(Network, net)
         z = network.features(batch.x)
-        constraint = k_similarity(z, see(batch), method.k, method.temperature, method.self_in_denominator)
-        return functional.cross_entropy(network.head(z), batch.y) + method.strength * constraint.mean()
+        constraint = k_similarity(
+            z, see(batch), method.k, method.temperature, method.self_in_denominator
+        )
+        return (
+            functional.cross_entropy(network.head(z), batch.y) + method.strength * constraint.mean()
+        )
 
     return Out({"n": len(client)}, update=fit(client, w, loss=loss))
 
@@ -122,14 +132,17 @@ def at_this_place(client: Client, encoder: EncoderSpec) -> TorchEncoder:
         built = build_on(encoder, cast(Shape, client.x.shape[1:]), client.learner.device)
         if not isinstance(built, TorchEncoder):
             rule = "view: batch needs an encoder that is a network, for it encodes tensors on the device"
-            raise ConfigError(broken(rule, type(encoder).__name__, "Choose another encoder, or view: cached."))
+            raise ConfigError(
+                broken(rule, type(encoder).__name__, "Choose another encoder, or view: cached.")
+            )
         return built
 
     return client.learner.keep(f"{encoder!r} for batches", make)
 
 
 def refuse(client: Client, *, method: LocalKSimilarity) -> Out:
-    """Raise what would go wrong in the first step: more neighbours than a batch has, an encoder that does not fit."""
+    """Raise what would go wrong in the first step: more neighbours than a batch has, an encoder
+    that does not fit."""
     size = client.learner.training.batch_size
     # without the image itself, all others as neighbours would fill the fraction: a loss of 0
     most = size - 1 if method.self_in_denominator else size - 2

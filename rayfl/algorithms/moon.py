@@ -1,11 +1,14 @@
-"""MOON: representations are drawn to the global model's and away from the client's own earlier ones.
+"""MOON: representations are drawn to the global model's and away from the client's own earlier
+ones.
 
-Q. Li, B. He and D. Song: "Model-contrastive federated learning", CVPR 2021, Algorithm 1. The local loss is
+Q. Li, B. He and D. Song: "Model-contrastive federated learning", CVPR 2021, Algorithm 1. The local
+loss is
 
-    CE + mu * -log( exp(cos(z, z_glob)/tau) / ( exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau) ) )
+    CE + mu * -log( exp(cos(z, z_glob)/tau) / ( exp(cos(z, z_glob)/tau) + exp(cos(z, z_prev)/tau) )
+    )
 
-with z, z_glob and z_prev the projections of an image by the model in training, by the model received and by the model
-with which this client ended its last visit. The logits are linear in z.
+with z, z_glob and z_prev the projections of an image by the model in training, by the model
+received and by the model with which this client ended its last visit. The logits are linear in z.
 """
 
 from __future__ import annotations
@@ -19,17 +22,20 @@ from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Count, NonNegative, Positive, component
-from rayfl.fleet.seam import Client, Fleet, Out, Vector
 from rayfl.learn.fit import Batch, Loss, cross_entropy, fit
 from rayfl.learn.losses import model_contrastive
 from rayfl.models.heads import ProjectedClassifier
 from rayfl.models.network import Network
+from rayfl.protocol import Client, Fleet, Out, Vector
 
 FirstNegative = Literal["skip", "init"]
 
 
-def train_contrastively(client: Client, *, w: Vector, mu: float, tau: float, first_negative: FirstNegative) -> Out:
-    """Local SGD with the model-contrastive term; the local model is remembered for the next visit."""
+def train_contrastively(
+    client: Client, *, w: Vector, mu: float, tau: float, first_negative: FirstNegative
+) -> Out:
+    """Local SGD with the model-contrastive term; the local model is remembered for the next
+    visit."""
     earlier = earlier_model(client, first_negative)
     loss = cross_entropy if earlier is None else contrastive(client, w, earlier, mu, tau)
     local = fit(client, w, loss=loss)
@@ -61,7 +67,8 @@ def contrastive(client: Client, w: Vector, earlier: nn.Module, mu: float, tau: f
 
 
 def projected(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The vectors that are compared, and the logits: projections where there is a projection head, else features."""
+    """The vectors that are compared, and the logits: projections where there is a projection head,
+    else features."""
     assert isinstance(net, Network)
     features = net.features(x)
     if not isinstance(net.head, ProjectedClassifier):
@@ -72,7 +79,8 @@ def projected(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @component
 class Moon(FedAvg):
-    """Federated averaging with a contrastive term between the local, the global and the client's earlier model."""
+    """Federated averaging with a contrastive term between the local, the global and the client's
+    earlier model."""
 
     citation: ClassVar[str] = "Li et al., CVPR 2021"
     deviations: ClassVar[tuple[str, ...]] = (
@@ -89,19 +97,30 @@ class Moon(FedAvg):
     out_dim: Count = 256
     """Width of the projection. Paper: 256."""
     use_head: bool = True
-    """Whether the network gets the projection head; without, features are compared and the network stays FedAvg's."""
+    """Whether the network gets the projection head; without, features are compared and the network
+    stays FedAvg's."""
     first_negative: FirstNegative = "skip"
-    """What a client without an earlier model contrasts with: nothing, or the run's initial network."""
+    """What a client without an earlier model contrasts with: nothing, or the run's initial
+    network."""
 
     def network(self, network: nn.Module) -> nn.Module:
         if not self.use_head:
             return network
         assert isinstance(network, Network)
         classifier = [layer for layer in network.head.modules() if isinstance(layer, nn.Linear)][-1]
-        network.head = ProjectedClassifier(network.feature_dim, classifier.out_features, self.out_dim)
+        network.head = ProjectedClassifier(
+            network.feature_dim, classifier.out_features, self.out_dim
+        )
         return network
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
         cohort, first = fleet.sample(t), self.first_negative
-        got = fleet.map(train_contrastively, cohort, w=state.model, mu=self.mu, tau=self.tau, first_negative=first)
+        got = fleet.map(
+            train_contrastively,
+            cohort,
+            w=state.model,
+            mu=self.mu,
+            tau=self.tau,
+            first_negative=first,
+        )
         return replace(state, model=got.mean(self.weighting(got, fleet)))

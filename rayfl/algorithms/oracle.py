@@ -1,9 +1,9 @@
 """Two references that know which labels are right: what a robust method could reach at best.
 
-The oracle is footnote 1 of S. Kim, W. Shin, S. Jang, H. Song, S.-Y. Yun: "FedRN: exploiting k-reliable neighbors
-towards robust federated learning", CIKM 2022: federated averaging on the correctly labelled samples alone. It is not
-federated averaging without noise, which has more samples and stands beside it.
-"""
+The oracle is footnote 1 of S. Kim, W. Shin, S. Jang, H. Song, S.-Y. Yun: "FedRN: exploiting
+k-reliable neighbors towards robust federated learning", CIKM 2022: federated averaging on the
+correctly labelled samples alone. It is not federated averaging without noise, which has more
+samples and stands beside it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import ClassVar, Literal
 from rayfl.algorithms.fedavg import FedAvg
 from rayfl.component import component
 from rayfl.errors import ConfigError, broken
-from rayfl.fleet.seam import Fleet
+from rayfl.protocol import Fleet
 
 
 @component
 class Oracle(FedAvg):
-    """Federated averaging on the samples whose label is right; clients count by how many of those they have."""
+    """Federated averaging on the samples whose label is right; clients count by how many of those
+    they have."""
 
     citation: ClassVar[str] = "Kim et al., CIKM 2022"
     labels: ClassVar[Literal["given", "clean", "true"]] = "clean"
@@ -27,7 +28,9 @@ class Oracle(FedAvg):
 
     def check(self, fleet: Fleet) -> None:
         if not fleet.clients:
-            raise ConfigError(broken("an oracle needs a client with a right label", "none", "Lower noise.rate."))
+            raise ConfigError(
+                broken("an oracle needs a client with a right label", "none", "Lower noise.rate.")
+            )
 
 
 @component

@@ -1,17 +1,17 @@
 """SCAFFOLD: control variates that take the drift out of local steps.
 
-S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich and A. T. Suresh: "SCAFFOLD: Stochastic controlled averaging
-for federated learning", ICML 2020, Algorithm 1. The server's control variate c and the clients' c_i begin at 0.
+S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich and A. T. Suresh: "SCAFFOLD: Stochastic
+controlled averaging for federated learning", ICML 2020, Algorithm 1. The server's control variate c
+and the clients' c_i begin at 0.
 
     client   y <- x;  K steps y <- y - lr (g(y) + c - c_i)
              option I   c_i+ = gradient of the local loss at x
              option II  c_i+ = c_i - c + (x - y) / (K lr)
     server   x <- x + eta_g mean_S(y - x);   c <- c + 1/N sum_S(c_i+ - c_i)
 
-Momentum rho moves y by lr sum_k a_k g_k, a_k = (1 - rho^(K-k+1)) / (1 - rho), so the K of option II becomes
-A = sum_k a_k. With K itself, the error of c_i is multiplied by 1 - A/K at every visit (-6.8 for rho .9 and 40 steps)
-and the method diverges.
-"""
+Momentum rho moves y by lr sum_k a_k g_k, a_k = (1 - rho^(K-k+1)) / (1 - rho), so the K of option II
+becomes A = sum_k a_k. With K itself, the error of c_i is multiplied by 1 - A/K at every visit (-6.8
+for rho .9 and 40 steps) and the method diverges."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from torch import Tensor
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Positive, component
 from rayfl.errors import ConfigError, broken
-from rayfl.fleet.seam import SERVER, Client, Fleet, Out, Ref, Vector
 from rayfl.learn.fit import fit
 from rayfl.learn.resident import Resident
+from rayfl.protocol import SERVER, Client, Fleet, Out, Ref, Vector
 
 Option = Literal["I", "II"]
 Correct = Literal["gradient", "step"]
@@ -61,11 +61,14 @@ class Correction:
 
     def divisor(self, momentum: float) -> float:
         """What makes a mean gradient of the way from x to y."""
-        return self.lr * (momentum_sum(momentum, self.steps) if self.where == "gradient" else self.steps)
+        return self.lr * (
+            momentum_sum(momentum, self.steps) if self.where == "gradient" else self.steps
+        )
 
 
 def momentum_sum(momentum: float, steps: int) -> float:
-    """How many plain steps so many steps with momentum are worth, while the gradient stays the same.
+    """How many plain steps so many steps with momentum are worth, while the gradient stays the
+    same.
 
     >>> momentum_sum(0.0, 40), round(momentum_sum(0.9, 40), 6)
     (40.0, 311.330279)
@@ -73,11 +76,15 @@ def momentum_sum(momentum: float, steps: int) -> float:
     return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
 
 
-def train_controlled(client: Client, *, w: Vector, c: Vector, option: Option, correct: Correct) -> Out:
+def train_controlled(
+    client: Client, *, w: Vector, c: Vector, option: Option, correct: Correct
+) -> Out:
     """Local SGD with corrected steps, then the client's new control variate."""
     training = client.learner.training
     own: Vector = client.state.get("c", np.zeros_like(c))
-    correction = Correction(torch.from_numpy(c - own).to(client.learner.device), correct, training.lr)
+    correction = Correction(
+        torch.from_numpy(c - own).to(client.learner.device), correct, training.lr
+    )
     y = fit(client, w, adjust=correction.gradient, after_step=correction.step)
     if option == "I":
         dc = whole_gradient(client, w) - own
@@ -111,10 +118,14 @@ def no_control(client: Client) -> Out:
     return Out(update=np.zeros(client.learner.resident().n_parameters, np.float32))
 
 
-def move(_: Client, *, x: Vector, y: Vector, c: Vector, dc: Vector, eta_g: float, share: float) -> Out:
-    """The server's step: parameters by eta_g, control variate by the share of clients that took part."""
+def move(
+    _: Client, *, x: Vector, y: Vector, c: Vector, dc: Vector, eta_g: float, share: float
+) -> Out:
+    """The server's step: parameters by eta_g, control variate by the share of clients that took
+    part."""
     n = len(c)
-    # Written so that eta_g = 1 gives the average bit by bit; BatchNorm statistics (from n on) are always the average.
+    # Written so that eta_g = 1 gives the average bit by bit; BatchNorm statistics (from n on) are
+    # always the average.
     parameters = (1 - eta_g) * x[:n] + eta_g * y[:n]
     return Out(update={"w": np.concatenate([parameters, y[n:]]), "c": c + np.float32(share) * dc})
 
@@ -136,15 +147,19 @@ class Scaffold(FedAvg):
     eta_g: Positive = 1.0
     """The server's step. Paper: 1."""
     option: Option = "II"
-    """How c_i is renewed: `I`, by an extra pass over the data; `II` (the paper's choice), from the steps taken."""
+    """How c_i is renewed: `I`, by an extra pass over the data; `II` (the paper's choice), from the
+    steps taken."""
     correct: Correct = "gradient"
-    """Where c - c_i enters: the `gradient`, before momentum; or the parameters after each `step`."""
+    """Where c - c_i enters: the `gradient`, before momentum; or the parameters after each
+    `step`."""
 
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)
         optimizer = fleet.training.optimizer
         if optimizer != "sgd":
-            raise ConfigError(broken("SCAFFOLD corrects the steps of training.optimizer sgd", optimizer))
+            raise ConfigError(
+                broken("SCAFFOLD corrects the steps of training.optimizer sgd", optimizer)
+            )
 
     def init(self, fleet: Fleet, model: Ref) -> Controlled:
         return Controlled(model, c=fleet.serve(no_control))
@@ -152,7 +167,9 @@ class Scaffold(FedAvg):
     def round(self, state: Global, fleet: Fleet, t: int) -> Controlled:
         assert isinstance(state, Controlled)
         x, c = state.model, state.c
-        got = fleet.map(train_controlled, fleet.sample(t), w=x, c=c, option=self.option, correct=self.correct)
+        got = fleet.map(
+            train_controlled, fleet.sample(t), w=x, c=c, option=self.option, correct=self.correct
+        )
         y, dc = got.mean(self.weighting(got, fleet)), got.mean(dict.fromkeys(got, 1.0), "dc")
         share = len(got) / len(fleet.clients)
         moved = fleet.map(move, [SERVER], x=x, y=y, c=c, dc=dc, eta_g=self.eta_g, share=share)

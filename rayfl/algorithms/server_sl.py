@@ -1,8 +1,9 @@
-"""Supervised learning on the server's labelled images alone: the lower bound of federated semi-supervised learning.
+"""Supervised learning on the server's labelled images alone: the lower bound of federated
+semi-supervised learning.
 
-The baseline "Server-SL" of W. Mao, B. Yu, Y. Lv, Y. Xie and C. Zhang: "Federated semi-supervised learning with
-contrastive representations against noisy labels" (FedCR), Applied Soft Computing, section 4.2.
-"""
+The baseline "Server-SL" of W. Mao, B. Yu, Y. Lv, Y. Xie and C. Zhang: "Federated semi-supervised
+learning with contrastive representations against noisy labels" (FedCR), Applied Soft Computing,
+section 4.2."""
 
 from __future__ import annotations
 
@@ -14,13 +15,24 @@ from torch import Tensor, nn
 
 from rayfl.component import Count, Fraction, component
 from rayfl.errors import ConfigError, broken
-from rayfl.fleet.seam import SERVER, Algorithm, Client, ClientId, Fleet, Out, Ref, Replies, Shard, Vector
 from rayfl.learn.fit import Batch, fit
 from rayfl.learn.learner import Learner
 from rayfl.learn.losses import gce
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.resident import Resident
 from rayfl.learn.training import LocalTraining
+from rayfl.protocol import (
+    SERVER,
+    Algorithm,
+    Client,
+    ClientId,
+    Fleet,
+    Out,
+    Ref,
+    Replies,
+    Shard,
+    Vector,
+)
 
 
 @dataclass(frozen=True)
@@ -42,14 +54,22 @@ def for_epochs(learner: Learner, epochs: int) -> LocalTraining:
 
 
 def refuse_idle(got: Replies) -> None:
-    """A server that finds no whole batch in its set would pass for one that learns nothing from it."""
+    """A server that finds no whole batch in its set would pass for one that learns nothing from
+    it."""
     if not got[SERVER]["steps"]:
         rule = "the server's labelled set fills at least one batch (a whole one with training.drop_last)"
-        raise ConfigError(broken(rule, "a set without one", "Enlarge split.labelled, or reduce training.batch_size."))
+        raise ConfigError(
+            broken(
+                rule, "a set without one", "Enlarge split.labelled, or reduce training.batch_size."
+            )
+        )
 
 
-def train(client: Client, *, w: Vector, memory: Vector | None, data: Shard, gamma: float, epochs: int) -> Out:
-    """Mini-batch descent on the server's labels; the optimiser goes on where the last round left it."""
+def train(
+    client: Client, *, w: Vector, memory: Vector | None, data: Shard, gamma: float, epochs: int
+) -> Out:
+    """Mini-batch descent on the server's labels; the optimiser goes on where the last round left
+    it."""
     settings = for_epochs(client.learner, epochs)
     update = optimiser(client.learner.resident(w), settings, memory)
     steps = 0
@@ -67,7 +87,8 @@ def train(client: Client, *, w: Vector, memory: Vector | None, data: Shard, gamm
 
 @component
 class ServerSL(Algorithm):
-    """Only the server learns, from its own labelled images; clients and what they hold change nothing."""
+    """Only the server learns, from its own labelled images; clients and what they hold change
+    nothing."""
 
     citation: ClassVar[str] = "Mao et al., Applied Soft Computing"
     needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"labelled": "labels"}
@@ -90,7 +111,15 @@ class ServerSL(Algorithm):
     def round(self, state: Server, fleet: Fleet, t: int) -> Server:
         gamma = 0.0 if self.loss == "ce" else self.gamma
         data, memory = fleet.data("labelled"), state.optimiser
-        got = fleet.map(train, [SERVER], w=state.model, memory=memory, data=data, gamma=gamma, epochs=self.epochs)
+        got = fleet.map(
+            train,
+            [SERVER],
+            w=state.model,
+            memory=memory,
+            data=data,
+            gamma=gamma,
+            epochs=self.epochs,
+        )
         refuse_idle(got)
         return Server(*(got.mean({SERVER: 1.0}, key) for key in ("w", "optimiser")))
 

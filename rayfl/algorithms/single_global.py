@@ -1,15 +1,14 @@
 """One global model for users with different tasks: the baseline without personalisation of FB-NLL.
 
-"FB-NLL: a feature-based approach to tackle noisy labels in personalized federated learning", Tables IV to VI: its
-Algorithm 1 with a single cluster and without correction.
-"""
+"FB-NLL: a feature-based approach to tackle noisy labels in personalized federated learning", Tables
+IV to VI: its Algorithm 1 with a single cluster and without correction."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
 from rayfl.algorithms.fedavg import FedAvg
-from rayfl.algorithms.weighting import WEIGHTINGS, Equal, Weighting
+from rayfl.algorithms.parts.weighting import WEIGHTINGS, Equal, Weighting
 from rayfl.component import component, slot
 
 

@@ -10,7 +10,11 @@ import click
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.dataset import Loader
 
-ROOT = click.option("--root", type=click.Path(path_type=Path), help="Where datasets live (RAYFL_DATA, or the cache).")
+ROOT = click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    help="Where datasets live (RAYFL_DATA, or the cache).",
+)
 SETTINGS = click.argument("settings", nargs=-1, metavar="[SETTING=VALUE]...")
 
 
@@ -30,10 +34,14 @@ def list_names() -> None:
 @data.command()
 @click.argument("name")
 @SETTINGS
-@click.option("--from", "source", help="registry, web, or a path or URL of a folder, an archive or a file.")
+@click.option(
+    "--from", "source", help="registry, web, or a path or URL of a folder, an archive or a file."
+)
 @click.option("--sha256", default="", help="What the file that --from names must hash to.")
 @ROOT
-def get(name: str, settings: tuple[str, ...], source: str | None, sha256: str, root: Path | None) -> None:
+def get(
+    name: str, settings: tuple[str, ...], source: str | None, sha256: str, root: Path | None
+) -> None:
     """Fetch the dataset NAME, verify it, and put it where `describe` and experiments find it."""
     from rayfl.federation.datasets import data_root
     from rayfl.federation.datasets.files import OnDisk
@@ -45,14 +53,22 @@ def get(name: str, settings: tuple[str, ...], source: str | None, sha256: str, r
         return
     digest = f"sha256:{sha256}" if sha256 else ""
     found = fetch(part, root or data_root(), source, digest, click.echo)
-    click.echo(f"{len(found.train):,} training and {len(found.test):,} test images, sha256 {found.sha256}")
+    click.echo(
+        f"{len(found.train):,} training and {len(found.test):,} test images, sha256 {found.sha256}"
+    )
 
 
 @data.command()
 @click.argument("name")
 @SETTINGS
 @ROOT
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("."), help="Folder of the contact sheet.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("."),
+    help="Folder of the contact sheet.",
+)
 def describe(name: str, settings: tuple[str, ...], root: Path | None, output: Path) -> None:
     """Print counts, classes, means and the hash of the dataset NAME, and draw a contact sheet."""
     from rayfl.federation.datasets import data_root
@@ -75,7 +91,10 @@ def dataset_part(name: str, settings: tuple[str, ...]) -> Loader:
     try:
         return DATASETS.build({"name": name, **dict(map(setting, settings))})
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}" for e in error.errors())
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}"
+            for e in error.errors()
+        )
         raise ConfigError(f"dataset {name}: {problems}") from error
 
 

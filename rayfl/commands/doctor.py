@@ -45,13 +45,19 @@ def checks(output: Path, address: str | None) -> Iterator[Check]:
     )
     for name in PACKAGES:
         yield package(name)
-    yield guarded("torch", torch_works, "Reinstall: pip install --force-reinstall torch torchvision")
+    yield guarded(
+        "torch", torch_works, "Reinstall: pip install --force-reinstall torch torchvision"
+    )
     yield disk(output)
     yield guarded(
-        "mlflow store", lambda: store(output), "Set tracking.uri, or move the store away: it may be of a newer MLflow."
+        "mlflow store",
+        lambda: store(output),
+        "Set tracking.uri, or move the store away: it may be of a newer MLflow.",
     )
     yield guarded(
-        "ray", lambda: cluster(address), "See the message; for a cluster check --address and its version of Ray."
+        "ray",
+        lambda: cluster(address),
+        "See the message; for a cluster check --address and its version of Ray.",
     )
 
 
@@ -60,7 +66,7 @@ def guarded(what: str, look: Callable[[], str], remedy: str) -> Check:
     try:
         return Check(what, True, look())
     except Exception as error:
-        from rayfl.config import mask
+        from rayfl.config.schema import mask
 
         first = mask(str(error)).partition("\n")[0]
         return Check(what, False, f"{type(error).__name__}: {first}", remedy)
@@ -79,7 +85,9 @@ def torch_works() -> str:
     import torchvision  # noqa: F401
 
     gpus = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
     )
     return f"works with torchvision; {torch.get_num_threads()} threads; GPUs: {', '.join(gpus) or 'none'}"
 
@@ -89,13 +97,18 @@ def disk(output: Path) -> Check:
     free = shutil.disk_usage(place).free / 1e9
     if not os.access(place, os.W_OK):
         return Check("disk", False, f"{place} is not writable", "Set output to another folder.")
-    return Check("disk", free > FREE_GB, f"{free:.1f} GB free at {place}", "" if free > FREE_GB else "Free some space.")
+    return Check(
+        "disk",
+        free > FREE_GB,
+        f"{free:.1f} GB free at {place}",
+        "" if free > FREE_GB else "Free some space.",
+    )
 
 
 def store(output: Path) -> str:
     """Whether the tracking store answers."""
-    from rayfl.config import mask
-    from rayfl.tracking import default_uri, quiet_client
+    from rayfl.config.schema import mask
+    from rayfl.tracking.tracker import default_uri, quiet_client
 
     uri = os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output)
     experiments = quiet_client(uri).search_experiments()
@@ -104,8 +117,8 @@ def store(output: Path) -> str:
 
 def cluster(address: str | None) -> str:
     """Whether Ray starts, and what it has."""
-    from rayfl.fleet.connection import connected
-    from rayfl.fleet.coordinator import cluster_facts
+    from rayfl.fleet.on_ray.connection import connected
+    from rayfl.fleet.on_ray.coordinator import cluster_facts
 
     with connected(address):
         return cluster_facts()

@@ -51,7 +51,11 @@ def line(entries: Registry[Any], name: str) -> str:
     except ConfigError as error:
         return f"(not available: {error})"
     citation, config = getattr(cls, "citation", ""), example(name)
-    return first_line(cls) + (f"  [{citation}]" if citation else "") + (f"  {config}" if config else "")
+    return (
+        first_line(cls)
+        + (f"  [{citation}]" if citation else "")
+        + (f"  {config}" if config else "")
+    )
 
 
 def example(name: str) -> str:
@@ -64,7 +68,8 @@ def first_line(cls: type[Any]) -> str:
 
 
 def whole(name: str, cls: type[Any]) -> str:
-    """Docstring, settings with types, defaults and what is said of them, and deviations from the paper."""
+    """Docstring, settings with types, defaults and what is said of them, and deviations from the
+    paper."""
     parts = [name, "", inspect.getdoc(cls) or "", ""]
     if getattr(cls, "citation", ""):
         parts += [f"from: {cls.citation}", ""]
@@ -73,7 +78,11 @@ def whole(name: str, cls: type[Any]) -> str:
     parts += ["settings:", *settings(cls)]
     deviations = getattr(cls, "deviations", ())
     if deviations:
-        parts += ["", "deviations from the paper:", *(f"  {i}. {text}" for i, text in enumerate(deviations, 1))]
+        parts += [
+            "",
+            "deviations from the paper:",
+            *(f"  {i}. {text}" for i, text in enumerate(deviations, 1)),
+        ]
     return "\n".join(parts)
 
 
@@ -104,7 +113,8 @@ def type_name(hint: Any) -> str:
 
 
 def documented(cls: type[Any]) -> dict[str, str]:
-    """The text behind each field: the string that follows it in the class body, here and in its bases."""
+    """The text behind each field: the string that follows it in the class body, here and in its
+    bases."""
     import ast
     import textwrap
 

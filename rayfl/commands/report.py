@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="STUDY|EXPERIMENT")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Where the report goes; by default RUNS/reports/NAME."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where the report goes; by default RUNS/reports/NAME.",
 )
 @click.option(
     "--runs",
@@ -23,9 +26,16 @@ if TYPE_CHECKING:
     help="The output folder of the runs; by default as for `rayfl run`.",
 )
 @click.option("--uri", help="The MLflow store; MLFLOW_TRACKING_URI, or the sqlite file in RUNS.")
-@click.option("--only", multiple=True, metavar="AXIS=A,B", help="Only these choices of a study's axis.")
-@click.option("--figures", help="Names of figures, separated by commas; by default those of the study, or all.")
-@click.option("--track/--no-track", default=True, show_default=True, help="Log the report to MLflow as well.")
+@click.option(
+    "--only", multiple=True, metavar="AXIS=A,B", help="Only these choices of a study's axis."
+)
+@click.option(
+    "--figures",
+    help="Names of figures, separated by commas; by default those of the study, or all.",
+)
+@click.option(
+    "--track/--no-track", default=True, show_default=True, help="Log the report to MLflow as well."
+)
 def report(
     source: str,
     output: Path | None,
@@ -37,14 +47,14 @@ def report(
 ) -> None:
     """Write tables, figures and a page of finished runs. Nothing is run.
 
-    STUDY is a file; its cells are those that were last run in the output folder, or those that --only names.
-    EXPERIMENT is the name of an MLflow experiment, whose runs are grouped by method, dataset, partition and noise.
-    """
-    from rayfl.config import default_output
+    STUDY is a file; its cells are those that were last run in the output folder, or those that
+    --only names. EXPERIMENT is the name of an MLflow experiment, whose runs are grouped by method,
+    dataset, partition and noise."""
+    from rayfl.config.schema import default_output
     from rayfl.report.curves import slug
     from rayfl.report.publish import publish
     from rayfl.report.publish import track as log_report
-    from rayfl.tracking import default_uri
+    from rayfl.tracking.tracker import default_uri
 
     folder = (runs or default_output()).absolute()
     store = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(folder)
@@ -56,7 +66,9 @@ def report(
     click.echo(f"{'runs':10} {sum(counts)} in {sum(map(bool, counts))} of {len(counts)} cells")
     click.echo(f"{'page':10} {page}")
     if track:
-        click.echo(f"{'mlflow':10} {log_report(result, where, store, experiment_of(source, result))}")
+        click.echo(
+            f"{'mlflow':10} {log_report(result, where, store, experiment_of(source, result))}"
+        )
 
 
 def figures_named(words: str | None) -> list[str]:
@@ -67,7 +79,11 @@ def figures_named(words: str | None) -> list[str]:
     names = [name.strip() for name in words.split(",")] if words else []
     for name in names:
         if name not in FIGURES:
-            raise ConfigError(broken(f"--figures names some of {', '.join(FIGURES)}", name, nearest(name, FIGURES)))
+            raise ConfigError(
+                broken(
+                    f"--figures names some of {', '.join(FIGURES)}", name, nearest(name, FIGURES)
+                )
+            )
     return names
 
 

@@ -17,10 +17,13 @@ def scenario() -> None:
 @scenario.command()
 @click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("-o", "--output", type=Directory, required=True, help="New or empty directory for the artefact.")
+@click.option(
+    "-o", "--output", type=Directory, required=True, help="New or empty directory for the artefact."
+)
 def build(config: Path, overrides: tuple[str, ...], output: Path) -> None:
-    """Draw the scenario of CONFIG and save it; `scenario: OUTPUT` in any configuration then re-uses it."""
-    from rayfl.config import load_config
+    """Draw the scenario of CONFIG and save it; `scenario: OUTPUT` in any configuration then re-uses
+    it."""
+    from rayfl.config.schema import load_config
     from rayfl.federation.scenario import open_federation
 
     plan = load_config(config, overrides)
@@ -34,8 +37,16 @@ def build(config: Path, overrides: tuple[str, ...], output: Path) -> None:
 
 @scenario.command()
 @click.argument("directory", type=Directory)
-@click.option("-o", "--output", type=Directory, help="Where the figures go; DIRECTORY/figures if left out.")
-@click.option("--rows", type=click.IntRange(min=0), default=100, show_default=True, help="Clients to print at most.")
+@click.option(
+    "-o", "--output", type=Directory, help="Where the figures go; DIRECTORY/figures if left out."
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Clients to print at most.",
+)
 def describe(directory: Path, output: Path | None, rows: int) -> None:
     """Print the clients of the scenario in DIRECTORY and draw its distributions as PNG."""
     from rayfl.federation.describe_scenario import print_scenario, save_figures

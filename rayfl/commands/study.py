@@ -27,12 +27,31 @@ says what was changed.
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--only", multiple=True, metavar="AXIS=A,B", help="Only these choices of an axis; may be given again.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="AXIS=A,B",
+    help="Only these choices of an axis; may be given again.",
+)
 @click.option("--seeds", metavar="N|LIST", help="How many seeds, or which ones: 3, or 0,4, or 4,")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Shrink every run; see above.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where runs go; by default as for `rayfl run`.")
-@click.option("--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine.")
-@click.option("--plan", "plan_only", is_flag=True, help="Say what would be run and how long it would take, and stop.")
+@click.option(
+    "--scale", type=float, default=1.0, show_default=True, help="Shrink every run; see above."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where runs go; by default as for `rayfl run`.",
+)
+@click.option(
+    "--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine."
+)
+@click.option(
+    "--plan",
+    "plan_only",
+    is_flag=True,
+    help="Say what would be run and how long it would take, and stop.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before hours of work.")
 @click.option("--quiet", is_flag=True, help="No progress, only the plan and the table.")
 def study(
@@ -79,29 +98,36 @@ def asked() -> bool:
 def agree(plan: Plan, yes: bool) -> None:
     """Ask before hours of work; where nobody can answer, refuse."""
     from rayfl.errors import ConfigError
-    from rayfl.progress import duration
+    from rayfl.run.progress import duration
     from rayfl.study.plan import HOUR
 
     if yes or plan.seconds <= HOUR:
         return
     if not asked():
         remedy = "Give --yes, or less of it: --only, --seeds, --scale."
-        raise ConfigError(f"{duration(plan.seconds)} of work are not begun without a word from you. {remedy}")
+        raise ConfigError(
+            f"{duration(plan.seconds)} of work are not begun without a word from you. {remedy}"
+        )
     click.confirm(f"Begin {duration(plan.seconds)} of work?", abort=True)
 
 
 def carry_out(plan: Plan, address: str | None, quiet: bool) -> None:
     """Run, print the table, exit with 1 if a run failed."""
-    from rayfl.experiment import Interrupted
-    from rayfl.progress import progress_for
+    from rayfl.run.experiment import Interrupted
+    from rayfl.run.progress import progress_for
     from rayfl.study.gather import gathered
     from rayfl.study.runner import exit_code, run_plan
     from rayfl.study.table import table
 
     try:
-        ran = run_plan(plan, click.echo, lambda config: progress_for(config.training.rounds, quiet), address)
+        ran = run_plan(
+            plan, click.echo, lambda config: progress_for(config.training.rounds, quiet), address
+        )
     except (Interrupted, KeyboardInterrupt) as stopped:
-        click.echo(f"stopped; nothing is lost. Go on with the same command:\n  {plan.order.command()}", err=True)
+        click.echo(
+            f"stopped; nothing is lost. Go on with the same command:\n  {plan.order.command()}",
+            err=True,
+        )
         sys.exit(exit_code(stopped))
     result = gathered(plan.order, problems={**plan.problems, **ran.failed})
     click.echo(f"\n{table(result)}")

@@ -1,8 +1,22 @@
-"""Estimators of label noise and of similarity, usable without any federated learning: numpy in, numpy out."""
+"""Estimators of label noise and of similarity, usable without any federated learning: numpy in,
+numpy out."""
 
-from rayfl.estimate.clustering import adjusted_rand_index, agglomerate, agglomerative, cut, k_means, spectral
+from rayfl.estimate.clustering import (
+    adjusted_rand_index,
+    agglomerate,
+    agglomerative,
+    cut,
+    k_means,
+    spectral,
+)
 from rayfl.estimate.dawid_skene import DawidSkene, reliability, reliability_weights
-from rayfl.estimate.label_quality import label_precision, label_recall, mean_of_known, pearson, repair_quality
+from rayfl.estimate.label_quality import (
+    label_precision,
+    label_recall,
+    mean_of_known,
+    pearson,
+    repair_quality,
+)
 from rayfl.estimate.lid import client_lids, lid_of_distances, local_intrinsic_dimensionality
 from rayfl.estimate.mixture import LossMixture, Split
 from rayfl.estimate.neighbours import (

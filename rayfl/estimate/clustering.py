@@ -1,9 +1,10 @@
-"""Grouping users into exactly M clusters, from a distance or an affinity matrix, and comparing two groupings.
+"""Grouping users into exactly M clusters, from a distance or an affinity matrix, and comparing two
+groupings.
 
-Agglomerative clustering with the updates of G. N. Lance and W. T. Williams (The Computer Journal 9, 1967); spectral
-clustering of A. Y. Ng, M. I. Jordan and Y. Weiss (NIPS 2001); adjusted Rand index of L. Hubert and P. Arabie (Journal
-of Classification 2, 1985). Clusters are numbered by their smallest member.
-"""
+Agglomerative clustering with the updates of G. N. Lance and W. T. Williams (The Computer Journal 9,
+1967); spectral clustering of A. Y. Ng, M. I. Jordan and Y. Weiss (NIPS 2001); adjusted Rand index
+of L. Hubert and P. Arabie (Journal of Classification 2, 1985). Clusters are numbered by their
+smallest member."""
 
 from __future__ import annotations
 
@@ -28,11 +29,13 @@ UPDATES: dict[Linkage, Update] = {
 
 
 def agglomerate(distances: ArrayLike, linkage: Linkage = "average") -> Floats:
-    """Merge the two nearest clusters until one is left; ties go to the pair with the smallest members.
+    """Merge the two nearest clusters until one is left; ties go to the pair with the smallest
+    members.
 
     The distance of a cluster to the union of a and b is min(d_a, d_b) (single), max (complete), or
-    (n_a d_a + n_b d_b) / (n_a + n_b) (average). Returns the history in the layout of `scipy.cluster.hierarchy.linkage`:
-    one row (id, id, height, size) a merge; merge i makes the cluster with id users + i.
+    (n_a d_a + n_b d_b) / (n_a + n_b) (average). Returns the history in the layout of
+    `scipy.cluster.hierarchy.linkage`: one row (id, id, height, size) a merge; merge i makes the
+    cluster with id users + i.
 
     >>> agglomerate([[0, 1, 4], [1, 0, 3], [4, 3, 0]]).tolist()
     [[0.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.5, 3.0]]
@@ -43,9 +46,14 @@ def agglomerate(distances: ArrayLike, linkage: Linkage = "average") -> Floats:
     update, sizes, names = UPDATES[linkage], np.ones(users), np.arange(users)
     merges = np.empty((max(users - 1, 0), 4))
     for step in range(users - 1):
-        # A cluster lives in the row of its smallest member, so the first minimum is the tie that is wanted.
+        # A cluster lives in the row of its smallest member, so the first minimum is the tie that is
+        # wanted.
         low, high = divmod(int(gaps.argmin()), users)
-        merges[step] = [*sorted((names[low], names[high])), gaps[low, high], sizes[low] + sizes[high]]
+        merges[step] = [
+            *sorted((names[low], names[high])),
+            gaps[low, high],
+            sizes[low] + sizes[high],
+        ]
         merged = update(gaps[low], gaps[high], sizes[low], sizes[high])
         merged[[low, high]] = np.inf
         gaps[low], gaps[:, low] = merged, merged
@@ -83,11 +91,13 @@ def agglomerative(distances: ArrayLike, clusters: int, linkage: Linkage = "avera
     return cut(agglomerate(distances, linkage), clusters)
 
 
-def spectral(affinity: ArrayLike, clusters: int, rng: np.random.Generator, restarts: int = 10) -> Ints:
+def spectral(
+    affinity: ArrayLike, clusters: int, rng: np.random.Generator, restarts: int = 10
+) -> Ints:
     """Labels 0..clusters-1 by spectral clustering of a symmetric, non-negative affinity A.
 
-    The rows of the top `clusters` eigenvectors of D^(-1/2) A D^(-1/2), with D the row sums, scaled to length one, are
-    grouped by k-means. Every cluster gets a member.
+    The rows of the top `clusters` eigenvectors of D^(-1/2) A D^(-1/2), with D the row sums, scaled
+    to length one, are grouped by k-means. Every cluster gets a member.
 
     >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))
     >>> spectral(blocks, 2, np.random.default_rng(0)).tolist()
@@ -101,7 +111,8 @@ def spectral(affinity: ArrayLike, clusters: int, rng: np.random.Generator, resta
 
 
 def spectral_embedding(affinity: Floats, dimension: int) -> Floats:
-    """Unit rows of the leading eigenvectors of the normalised affinity; each vector's largest entry is positive."""
+    """Unit rows of the leading eigenvectors of the normalised affinity; each vector's largest entry
+    is positive."""
     degree = affinity.sum(axis=1)
     scale = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
     _, ascending = np.linalg.eigh(scale[:, None] * affinity * scale)
@@ -114,7 +125,8 @@ def spectral_embedding(affinity: Floats, dimension: int) -> Floats:
 
 
 def k_means(points: Floats, clusters: int, rng: np.random.Generator, restarts: int = 10) -> Ints:
-    """The labels of the lowest sum of squares over `restarts` runs of Lloyd's algorithm from k-means++ seeds.
+    """The labels of the lowest sum of squares over `restarts` runs of Lloyd's algorithm from
+    k-means++ seeds.
 
     A cluster that runs empty takes over the point that lies farthest from its centre.
 
@@ -151,7 +163,8 @@ def without_empty(gaps: Floats) -> Ints:
 
 
 def plus_plus(points: Floats, clusters: int, rng: np.random.Generator) -> Floats:
-    """k-means++ seeds: each next one drawn with probability proportional to its squared distance from the seeds."""
+    """k-means++ seeds: each next one drawn with probability proportional to its squared distance
+    from the seeds."""
     chosen = [int(rng.integers(len(points)))]
     while len(chosen) < clusters:
         gaps = squared_distances(points, points[chosen]).min(axis=1)
@@ -173,9 +186,11 @@ def within_sum_of_squares(points: Floats, labels: Ints) -> float:
 
 
 def adjusted_rand_index(one: ArrayLike, other: ArrayLike) -> float:
-    """Agreement of two groupings, corrected for chance: 1 if equal up to names, about 0 if independent.
+    """Agreement of two groupings, corrected for chance: 1 if equal up to names, about 0 if
+    independent.
 
-    With n_ij the counts of the contingency table, a_i and b_j its margins and E = sum C(a_i,2) sum C(b_j,2) / C(n,2)::
+    With n_ij the counts of the contingency table, a_i and b_j its margins and E = sum C(a_i,2) sum
+    C(b_j,2) / C(n,2)::
 
         ARI = (sum C(n_ij,2) - E) / ((sum C(a_i,2) + sum C(b_j,2)) / 2 - E)
 
@@ -184,12 +199,15 @@ def adjusted_rand_index(one: ArrayLike, other: ArrayLike) -> float:
     """
     first, second = np.asarray(one), np.asarray(other)
     if first.ndim != 1 or first.shape != second.shape:
-        raise DataError(broken("two groupings label the same items", f"{first.shape} and {second.shape}"))
+        raise DataError(
+            broken("two groupings label the same items", f"{first.shape} and {second.shape}")
+        )
     rows, columns = (np.unique(labels, return_inverse=True)[1] for labels in (first, second))
     table = np.zeros((rows.max(initial=-1) + 1, columns.max(initial=-1) + 1))
     np.add.at(table, (rows, columns), 1.0)
     together, by_row, by_column, all_pairs = (
-        float((counts * (counts - 1) / 2).sum()) for counts in (table, table.sum(1), table.sum(0), table.sum())
+        float((counts * (counts - 1) / 2).sum())
+        for counts in (table, table.sum(1), table.sum(0), table.sum())
     )
     expected = by_row * by_column / all_pairs if all_pairs else 0.0
     best = (by_row + by_column) / 2
@@ -220,4 +238,10 @@ def symmetric(matrix: ArrayLike, what: str) -> Floats:
 def check_clusters(clusters: int, users: int) -> None:
     if not 1 <= clusters <= users:
         remedy = "Ask for fewer clusters or bring more clients."
-        raise DataError(broken(f"the number of clusters lies in [1, {users}], the number of clients", clusters, remedy))
+        raise DataError(
+            broken(
+                f"the number of clusters lies in [1, {users}], the number of clients",
+                clusters,
+                remedy,
+            )
+        )

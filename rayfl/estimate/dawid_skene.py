@@ -1,9 +1,8 @@
 """The Dawid-Skene model: who is right how often, and what is true, from votes alone.
 
-A. P. Dawid and A. M. Skene, "Maximum likelihood estimation of observer error-rates using the EM algorithm", Applied
-Statistics 28(1), 1979. Used to weight clients by Dong, Zhu, Shang and Xue, "Dawid-Skene-model-based label-noise
-mitigation for federated learning" (2026).
-"""
+A. P. Dawid and A. M. Skene, "Maximum likelihood estimation of observer error-rates using the EM
+algorithm", Applied Statistics 28(1), 1979. Used to weight clients by Dong, Zhu, Shang and Xue,
+"Dawid-Skene-model-based label-noise mitigation for federated learning" (2026)."""
 
 from __future__ import annotations
 
@@ -26,7 +25,8 @@ MISSING = -1
 
 
 class Expectation(NamedTuple):
-    """One E-step: the posterior of every item's class, and the log-likelihood of the parameters that made it."""
+    """One E-step: the posterior of every item's class, and the log-likelihood of the parameters
+    that made it."""
 
     posterior: Floats
     log_likelihood: float
@@ -60,7 +60,8 @@ class Fitted:
 
     @property
     def dominant_share_(self) -> float:
-        """Share of annotators whose confusion is diagonally dominant (m_cc > m_cl for every l other than c).
+        """Share of annotators whose confusion is diagonally dominant (m_cc > m_cl for every l other
+        than c).
 
         The latent classes are identified when there is at least one such annotator.
         """
@@ -68,7 +69,8 @@ class Fitted:
 
     @property
     def misaligned_(self) -> bool:
-        """Whether another naming of the latent classes would raise the sum of the confusions' traces."""
+        """Whether another naming of the latent classes would raise the sum of the confusions'
+        traces."""
         return realignment_gain(self.confusion_) > 1e-9
 
 
@@ -76,17 +78,19 @@ class Fitted:
 class DawidSkene(Fitted):
     """Expectation maximisation for the Dawid-Skene model, in log space.
 
-    With y_ij the vote of annotator j on item i, m^(j)_{c,l} = P(y_ij = l | true class c) and p_c = P(c)::
+    With y_ij the vote of annotator j on item i, m^(j)_{c,l} = P(y_ij = l | true class c) and p_c =
+    P(c)::
 
         E:  log q_i(c) = log p_c + sum_j log m^(j)_{c, y_ij};    Q_i(c) = softmax_c(log q_i)
         M:  m^(j)_{c,l} = sum_i Q_i(c) 1[y_ij = l] / sum_i Q_i(c);    p_c = mean_i Q_i(c)
         log-likelihood = sum_i logsumexp_c(log q_i(c));    reliability r_j = mean_c m^(j)_{c,c}
 
-    The fit begins with the votes as posterior (`init="soft"`: shares of the votes; `"hard"`: the majority, ties to the
-    lowest class) and an M-step, and stops when no posterior moves by `tol` or more, or after `iterations`. Soft and
-    hard starts may end in different fixed points. `use_prior=False` takes every class as equally likely. `smooth` is
-    added to every count of a confusion. `classes` is needed when the highest class may have no votes.
-    An annotator without votes has reliability 0; an item without votes has the prior as posterior.
+    The fit begins with the votes as posterior (`init="soft"`: shares of the votes; `"hard"`: the
+    majority, ties to the lowest class) and an M-step, and stops when no posterior moves by `tol` or
+    more, or after `iterations`. Soft and hard starts may end in different fixed points.
+    `use_prior=False` takes every class as equally likely. `smooth` is added to every count of a
+    confusion. `classes` is needed when the highest class may have no votes. An annotator without
+    votes has reliability 0; an item without votes has the prior as posterior.
 
     >>> votes = [[0, 0, 0], [0, 0, 1], [0, 0, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]]
     >>> model = DawidSkene(classes=2).fit(votes)
@@ -104,7 +108,8 @@ class DawidSkene(Fitted):
     classes: Count | None = None
 
     def fit(self, votes: ArrayLike) -> DawidSkene:
-        """Estimate from an (items, annotators) array of votes in 0..classes-1, with -1 for missing."""
+        """Estimate from an (items, annotators) array of votes in 0..classes-1, with -1 for
+        missing."""
         answers, classes = checked_votes(votes, self.classes)
         onehot = one_hot(answers, classes)
         posterior = initial_posterior(onehot, answers.shape[1], classes, self.init)
@@ -133,14 +138,25 @@ class DawidSkene(Fitted):
         return self
 
     def predict_proba(self, votes: ArrayLike) -> Floats:
-        """Posterior (items, classes) of further items, voted on by the same annotators in the same order."""
+        """Posterior (items, classes) of further items, voted on by the same annotators in the same
+        order."""
         if "confusion_" not in self.__dict__:
-            raise DataError(broken("predict_proba needs a fitted model", "an unfitted DawidSkene", "Call fit first."))
+            raise DataError(
+                broken(
+                    "predict_proba needs a fitted model",
+                    "an unfitted DawidSkene",
+                    "Call fit first.",
+                )
+            )
         annotators, classes, _ = self.confusion_.shape
         answers, _ = checked_votes(votes, classes)
         if answers.shape[1] != annotators:
-            raise DataError(broken(f"votes have one column an annotator ({annotators})", answers.shape[1]))
-        return self.expect(one_hot(answers, classes), Maximisation(self.confusion_, self.prior_)).posterior
+            raise DataError(
+                broken(f"votes have one column an annotator ({annotators})", answers.shape[1])
+            )
+        return self.expect(
+            one_hot(answers, classes), Maximisation(self.confusion_, self.prior_)
+        ).posterior
 
     def expect(self, onehot: sparse.csr_array, parameters: Maximisation) -> Expectation:
         """The E-step, with the prior or without."""
@@ -154,7 +170,8 @@ def expect(onehot: sparse.csr_array, confusion: Floats, prior: Floats) -> Expect
     classes = len(prior)
     with np.errstate(divide="ignore"):
         log_confusion, log_prior = np.log(confusion), np.log(prior)
-    # The sparse product never multiplies a zero by log 0 = -inf, which a dense one would turn into nan.
+    # The sparse product never multiplies a zero by log 0 = -inf, which a dense one would turn into
+    # nan.
     log_joint = onehot @ log_confusion.transpose(0, 2, 1).reshape(-1, classes) + log_prior
     top = log_joint.max(axis=1, keepdims=True)
     possible = np.isfinite(top)
@@ -165,11 +182,15 @@ def expect(onehot: sparse.csr_array, confusion: Floats, prior: Floats) -> Expect
     return Expectation(scaled / total, log_likelihood)
 
 
-def maximise(onehot: sparse.csr_array, posterior: Floats, annotators: int, smooth: float = 0.0) -> Maximisation:
+def maximise(
+    onehot: sparse.csr_array, posterior: Floats, annotators: int, smooth: float = 0.0
+) -> Maximisation:
     """Confusions and prior from posteriors. The row of a class without mass stays zero."""
     items, classes = posterior.shape
     # Dividing by the row's own sum, not by the class's mass, is what makes missing votes harmless.
-    counts = (onehot.T @ posterior).reshape(annotators, classes, classes).transpose(0, 2, 1) + smooth
+    counts = (onehot.T @ posterior).reshape(annotators, classes, classes).transpose(
+        0, 2, 1
+    ) + smooth
     totals = counts.sum(axis=2, keepdims=True)
     confusion = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
     prior = posterior.mean(axis=0) if items else np.full(classes, 1.0 / classes)
@@ -193,7 +214,11 @@ def reliability_weights(reliabilities: ArrayLike) -> Floats:
     """
     values = np.asarray(reliabilities, dtype=np.float64)
     total = values.sum()
-    return values / total if np.isfinite(total) and total > 0 else np.full(values.shape, 1.0 / max(values.size, 1))
+    return (
+        values / total
+        if np.isfinite(total) and total > 0
+        else np.full(values.shape, 1.0 / max(values.size, 1))
+    )
 
 
 def diagonally_dominant(confusion: Floats) -> NDArray[np.bool_]:
@@ -210,7 +235,8 @@ def diagonally_dominant(confusion: Floats) -> NDArray[np.bool_]:
 
 
 def realignment_gain(confusion: Floats) -> float:
-    """How much the best renaming of the latent classes (Hungarian assignment) raises sum_j trace(m^(j)).
+    """How much the best renaming of the latent classes (Hungarian assignment) raises sum_j
+    trace(m^(j)).
 
     >>> realignment_gain(np.array([[[0.1, 0.9], [0.8, 0.2]]])).__round__(6)
     1.4
@@ -223,23 +249,29 @@ def realignment_gain(confusion: Floats) -> float:
 
 
 def one_hot(votes: Ints, classes: int) -> sparse.csr_array:
-    """Sparse (items, annotators * classes) indicator of who said what; a missing vote leaves no entry.
+    """Sparse (items, annotators * classes) indicator of who said what; a missing vote leaves no
+    entry.
 
     >>> one_hot(np.array([[1, 0], [-1, 1]]), 2).toarray().tolist()
     [[0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
     """
-    from scipy import sparse  # here, because every run reads this module and few ask it to count votes
+    from scipy import (
+        sparse,  # here, because every run reads this module and few ask it to count votes
+    )
 
     items, annotators = votes.shape
     given = votes != MISSING
     # Each annotator owns a block of `classes` columns.
     columns = (votes + classes * np.arange(annotators))[given]
     starts = np.concatenate([[0], np.cumsum(given.sum(axis=1))])
-    return sparse.csr_array((np.ones(columns.size), columns, starts), shape=(items, annotators * classes))
+    return sparse.csr_array(
+        (np.ones(columns.size), columns, starts), shape=(items, annotators * classes)
+    )
 
 
 def initial_posterior(onehot: sparse.csr_array, annotators: int, classes: int, init: str) -> Floats:
-    """Vote shares plus 1e-10 (soft), or the majority vote (hard); uniform for an item without votes."""
+    """Vote shares plus 1e-10 (soft), or the majority vote (hard); uniform for an item without
+    votes."""
     votes = onehot @ np.tile(np.eye(classes), (annotators, 1))
     total = votes.sum(axis=1, keepdims=True)
     if init == "hard":
@@ -253,14 +285,24 @@ def initial_posterior(onehot: sparse.csr_array, annotators: int, classes: int, i
 def checked_votes(votes: ArrayLike, classes: int | None) -> tuple[Ints, int]:
     """The votes as int64 and the number of classes, or a refusal."""
     given = np.asarray(votes)
-    if given.ndim != 2 or given.shape[1] == 0 or not (np.issubdtype(given.dtype, np.integer) or given.size == 0):
+    if (
+        given.ndim != 2
+        or given.shape[1] == 0
+        or not (np.issubdtype(given.dtype, np.integer) or given.size == 0)
+    ):
         got = f"{given.dtype} {given.shape}"
-        raise DataError(broken("votes are an (items, annotators) array of integers, -1 for missing", got))
+        raise DataError(
+            broken("votes are an (items, annotators) array of integers, -1 for missing", got)
+        )
     highest = int(given.max(initial=MISSING))
     if classes is None and highest < 0:
-        raise DataError(broken("without any vote the number of classes is unknown", "no votes", "Set classes."))
+        raise DataError(
+            broken("without any vote the number of classes is unknown", "no votes", "Set classes.")
+        )
     count = highest + 1 if classes is None else classes
     if highest >= count or given.min(initial=0) < MISSING:
         wrong = given[(given >= count) | (given < MISSING)][0]
-        raise DataError(broken(f"a vote lies in [0, {count}) or is {MISSING}", wrong, "Check classes."))
+        raise DataError(
+            broken(f"a vote lies in [0, {count}) or is {MISSING}", wrong, "Check classes.")
+        )
     return given.astype(np.int64), count

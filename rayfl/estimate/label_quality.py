@@ -15,8 +15,11 @@ from rayfl.errors import DataError, broken
 NAN = float("nan")
 
 
-def label_precision(kept: ArrayLike, given: ArrayLike, truth: ArrayLike, empty: float = NAN) -> float:
-    """Share of right labels among the kept: |{i in S: given = true}| / |S|; `empty` if nothing was kept.
+def label_precision(
+    kept: ArrayLike, given: ArrayLike, truth: ArrayLike, empty: float = NAN
+) -> float:
+    """Share of right labels among the kept: |{i in S: given = true}| / |S|; `empty` if nothing was
+    kept.
 
     >>> label_precision([True, True, False], [0, 1, 2], [0, 0, 2])
     0.5
@@ -26,7 +29,8 @@ def label_precision(kept: ArrayLike, given: ArrayLike, truth: ArrayLike, empty: 
 
 
 def label_recall(kept: ArrayLike, given: ArrayLike, truth: ArrayLike, empty: float = NAN) -> float:
-    """Share of the right labels that were kept: |{i in S: given = true}| / |{i: given = true}|; `empty` if none is.
+    """Share of the right labels that were kept: |{i in S: given = true}| / |{i: given = true}|;
+    `empty` if none is.
 
     >>> label_recall([True, True, False], [0, 1, 2], [0, 0, 2])
     0.5
@@ -36,8 +40,8 @@ def label_recall(kept: ArrayLike, given: ArrayLike, truth: ArrayLike, empty: flo
 
 
 class Repair(NamedTuple):
-    """`corrected`: share of all labels that changed; `accuracy`: share of the changed that became right (nan if none
-    changed); `right_before` and `right_after`: shares of right labels."""
+    """`corrected`: share of all labels that changed; `accuracy`: share of the changed that became
+    right (nan if none changed); `right_before` and `right_after`: shares of right labels."""
 
     corrected: float
     accuracy: float
@@ -62,7 +66,8 @@ def repair_quality(before: ArrayLike, after: ArrayLike, truth: ArrayLike) -> Rep
 
 
 def pearson(one: ArrayLike, other: ArrayLike) -> float:
-    """Pearson's correlation over the pairs that are finite; nan for fewer than two of them or without spread.
+    """Pearson's correlation over the pairs that are finite; nan for fewer than two of them or
+    without spread.
 
     >>> round(pearson([1, 2, 3], [6, 4, 2]), 6)
     -1.0
@@ -94,7 +99,9 @@ def mean_of_known(values: ArrayLike) -> Averaged:
     return Averaged(float(known.mean()) if known.size else NAN, int(numbers.size - known.size))
 
 
-def mask_and_right(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def mask_and_right(
+    kept: ArrayLike, given: ArrayLike, truth: ArrayLike
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     chosen, labels, true = same_length(kept, given, truth)
     # A list of kept indices would pass silently as a mask of mostly True.
     if chosen.dtype != np.bool_ and chosen.size:
@@ -110,5 +117,10 @@ def same_length(*arrays: ArrayLike) -> tuple[NDArray[np.generic], ...]:
     """The arguments as arrays of one common, one-dimensional shape, or a refusal."""
     values = tuple(np.asarray(array) for array in arrays)
     if values[0].ndim != 1 or len({array.shape for array in values}) != 1:
-        raise DataError(broken("the arguments have one entry for each of the same samples", [a.shape for a in values]))
+        raise DataError(
+            broken(
+                "the arguments have one entry for each of the same samples",
+                [a.shape for a in values],
+            )
+        )
     return values

@@ -1,9 +1,9 @@
 """Local intrinsic dimensionality: how fast the number of neighbours grows with the radius.
 
-Maximum-likelihood (Hill) estimator of L. Amsaleg et al., "Estimating local intrinsic dimensionality", KDD 2015; taken
-as a sign of noisy labels by X. Ma et al., "Dimensionality-driven learning with noisy labels", ICML 2018, and on clients
-by J. Xu et al., "FedCorr: multi-stage federated learning for label noise correction", CVPR 2022.
-"""
+Maximum-likelihood (Hill) estimator of L. Amsaleg et al., "Estimating local intrinsic
+dimensionality", KDD 2015; taken as a sign of noisy labels by X. Ma et al., "Dimensionality-driven
+learning with noisy labels", ICML 2018, and on clients by J. Xu et al., "FedCorr: multi-stage
+federated learning for label noise correction", CVPR 2022."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SMALLEST = 1e-12
 
 
 def lid_of_distances(distances: ArrayLike) -> Floats:
-    """LID = -k / (sum_i log(r_i / (r_k + 1e-6)) + 1e-6) of ascending distances r_1..r_k to others, on the last axis.
+    """LID = -k / (sum_i log(r_i / (r_k + 1e-6)) + 1e-6) of ascending distances r_1..r_k to others,
+    on the last axis.
 
     0 where r_k = 0 (all neighbours coincide with the point); nan where there are no neighbours.
 
@@ -40,7 +41,8 @@ def lid_of_distances(distances: ArrayLike) -> Floats:
 def local_intrinsic_dimensionality(points: ArrayLike, k: int = 20) -> Floats:
     """LID of every point from its k nearest others in the same batch: (..., n, d) -> (..., n).
 
-    Distances are Euclidean; a batch of n points has at most n - 1 neighbours, and k shrinks to that.
+    Distances are Euclidean; a batch of n points has at most n - 1 neighbours, and k shrinks to
+    that.
 
     >>> line = np.linspace(0, 1, 101)[:, None]
     >>> float(local_intrinsic_dimensionality(line, k=20)[0].round(2))
@@ -48,7 +50,9 @@ def local_intrinsic_dimensionality(points: ArrayLike, k: int = 20) -> Floats:
     """
     batches = np.asarray(points, dtype=np.float64)
     if batches.ndim < 2 or k < 1:
-        raise DataError(broken("points are (..., n, dimension) and k is at least 1", f"{batches.shape}, k={k}"))
+        raise DataError(
+            broken("points are (..., n, dimension) and k is at least 1", f"{batches.shape}, k={k}")
+        )
     flat = batches.reshape(-1, *batches.shape[-2:])
     found = [lid_of_distances(nearest_distances(batch, k)) for batch in flat]
     return np.array(found).reshape(batches.shape[:-1])
@@ -68,7 +72,8 @@ def nearest_distances(points: Floats, k: int) -> Floats:
 
 
 def client_lids(clients: Sequence[ArrayLike], k: int = 20) -> Floats:
-    """The mean LID of every client's outputs (n, d); a client with fewer than two samples gets the others' median.
+    """The mean LID of every client's outputs (n, d); a client with fewer than two samples gets the
+    others' median.
 
     >>> line = np.linspace(0, 1, 30)[:, None]
     >>> one, alone = client_lids([line, line[:1]], k=5)
@@ -83,4 +88,6 @@ def client_lids(clients: Sequence[ArrayLike], k: int = 20) -> Floats:
 
 def mean_lid(outputs: ArrayLike, k: int) -> float:
     points = np.asarray(outputs, dtype=np.float64)
-    return float(local_intrinsic_dimensionality(points, k).mean()) if len(points) > 1 else float("nan")
+    return (
+        float(local_intrinsic_dimensionality(points, k).mean()) if len(points) > 1 else float("nan")
+    )

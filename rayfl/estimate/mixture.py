@@ -1,10 +1,11 @@
-"""Two Gaussians on per-sample losses: the samples of the component with the smaller mean are likely clean.
+"""Two Gaussians on per-sample losses: the samples of the component with the smaller mean are likely
+clean.
 
-E. Arazo et al., "Unsupervised label noise modeling and loss correction", ICML 2019; J. Li, R. Socher and S. C. H. Hoi,
-"DivideMix", ICLR 2020; used on clients by S. Kim et al., "FedRN: exploiting k-reliable neighbors towards robust
-federated learning", CIKM 2022, and by J. Xu et al., "FedCorr", CVPR 2022. Nothing here is random: EM starts from
-2-means, and 2-means from the smallest and the largest loss.
-"""
+E. Arazo et al., "Unsupervised label noise modeling and loss correction", ICML 2019; J. Li, R.
+Socher and S. C. H. Hoi, "DivideMix", ICLR 2020; used on clients by S. Kim et al., "FedRN:
+exploiting k-reliable neighbors towards robust federated learning", CIKM 2022, and by J. Xu et al.,
+"FedCorr", CVPR 2022. Nothing here is random: EM starts from 2-means, and 2-means from the smallest
+and the largest loss."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ TINY = 10.0 * float(np.finfo(np.float64).eps)
 class Split:
     """A fitted mixture; component 0 has the smaller mean.
 
-    `clean[i]` is the posterior of component 0 for loss i. `separated` is False where the losses hold no two groups:
-    fewer than two of them, all equal (then everything is clean and `n_iter` is 0), or means that are practically equal.
-    """
+    `clean[i]` is the posterior of component 0 for loss i. `separated` is False where the losses
+    hold no two groups: fewer than two of them, all equal (then everything is clean and `n_iter` is
+    0), or means that are practically equal."""
 
     clean: Floats
     weights: Floats
@@ -55,9 +56,10 @@ class LossMixture:
         M:  pi_c = mean_i g_c(i);  mu_c = sum_i g_c(i) l_i / sum_i g_c(i);
             s_c = sum_i g_c(i) (l_i - mu_c)^2 / sum_i g_c(i) + reg_covar
 
-    The first step is an M-step on the groups of 2-means; EM stops when the mean log-likelihood changes by less than
-    `tol`; a last E-step gives the posteriors. These are the steps of scikit-learn's `GaussianMixture`, without its
-    random start. The defaults are FedRN's; their loose tolerance is a part of that method.
+    The first step is an M-step on the groups of 2-means; EM stops when the mean log-likelihood
+    changes by less than `tol`; a last E-step gives the posteriors. These are the steps of
+    scikit-learn's `GaussianMixture`, without its random start. The defaults are FedRN's; their
+    loose tolerance is a part of that method.
 
     >>> split = LossMixture().fit([0.02, 0.05, 0.10, 0.07, 0.04, 1.8, 2.0, 2.2])
     >>> (split.clean > 0.5).tolist(), split.means.round(4).tolist()
@@ -82,10 +84,14 @@ class LossMixture:
         """
         losses = [checked_losses(client, position) for position, client in enumerate(clients)]
         # Equal losses would scale to 0/0, and one loss has no spread.
-        fitting = [i for i, values in enumerate(losses) if values.size > 1 and values.min() < values.max()]
+        fitting = [
+            i for i, values in enumerate(losses) if values.size > 1 and values.min() < values.max()
+        ]
         splits = [all_clean(values) for values in losses]
         if fitting:
-            for i, split in zip(fitting, self.expectation_maximisation([losses[i] for i in fitting]), strict=True):
+            for i, split in zip(
+                fitting, self.expectation_maximisation([losses[i] for i in fitting]), strict=True
+            ):
                 splits[i] = split
         return splits
 
@@ -116,7 +122,13 @@ class LossMixture:
         separated = state.means[:, 1] - state.means[:, 0] >= CLOSE * span
         posteriors = np.split(clean, groups.starts[1:])
         return [
-            Split(posteriors[i].copy(), *state.of(i), int(n_iter[i]), bool(converged[i]), bool(separated[i]))
+            Split(
+                posteriors[i].copy(),
+                *state.of(i),
+                int(n_iter[i]),
+                bool(converged[i]),
+                bool(separated[i]),
+            )
             for i in range(lengths.size)
         ]
 
@@ -124,8 +136,8 @@ class LossMixture:
 class Groups(NamedTuple):
     """Clients laid end to end in one flat array.
 
-    A sum over a client reads its own segment only, so its bits depend neither on the neighbours nor on any padding.
-    """
+    A sum over a client reads its own segment only, so its bits depend neither on the neighbours nor
+    on any padding."""
 
     starts: Ints
     lengths: Ints
@@ -186,7 +198,8 @@ def expect(values: Floats, state: Gaussians, groups: Groups) -> tuple[Floats, Fl
     """
     log_joint = [log_density(values, state, component, groups) for component in (0, 1)]
     gap = log_joint[1] - log_joint[0]
-    # exp of the negative distance never overflows; the same term serves the posterior and the log-likelihood.
+    # exp of the negative distance never overflows; the same term serves the posterior and the
+    # log-likelihood.
     ratio = np.exp(-np.abs(gap))
     posterior = np.where(gap > 0, ratio, 1.0) / (1.0 + ratio)
     return posterior, groups.mean(np.maximum(*log_joint) + np.log1p(ratio))
@@ -196,7 +209,9 @@ def log_density(values: Floats, state: Gaussians, component: int, groups: Groups
     """log pi_c + log N(l; mu_c, s_c) for every sample."""
     weight, mean, variance = (part[:, component] for part in state)
     constant = np.log(weight) - 0.5 * (LOG_2PI + np.log(variance))
-    return groups.spread(constant) - (values - groups.spread(mean)) ** 2 * groups.spread(0.5 / variance)
+    return groups.spread(constant) - (values - groups.spread(mean)) ** 2 * groups.spread(
+        0.5 / variance
+    )
 
 
 def maximise(values: Floats, lower: Floats, groups: Groups, reg_covar: float) -> Gaussians:
@@ -206,7 +221,9 @@ def maximise(values: Floats, lower: Floats, groups: Groups, reg_covar: float) ->
     return Gaussians(mass / mass.sum(axis=1, keepdims=True), means, variances)
 
 
-def moments(values: Floats, posterior: Floats, groups: Groups, reg_covar: float) -> tuple[Floats, Floats, Floats]:
+def moments(
+    values: Floats, posterior: Floats, groups: Groups, reg_covar: float
+) -> tuple[Floats, Floats, Floats]:
     """Mass, mean and variance of one component in every client."""
     # A component that died keeps a mass to divide by, as in scikit-learn.
     mass = groups.sum(posterior) + TINY
@@ -216,10 +233,15 @@ def moments(values: Floats, posterior: Floats, groups: Groups, reg_covar: float)
 
 
 def two_means(values: Floats, groups: Groups) -> Floats:
-    """Membership (1.0 or 0.0) of the lower group of 2-means, started at minimum and maximum, run to convergence."""
-    low, high = np.minimum.reduceat(values, groups.starts), np.maximum.reduceat(values, groups.starts)
+    """Membership (1.0 or 0.0) of the lower group of 2-means, started at minimum and maximum, run to
+    convergence."""
+    low, high = (
+        np.minimum.reduceat(values, groups.starts),
+        np.maximum.reduceat(values, groups.starts),
+    )
     lower = nearer_low(values, groups, low, high)
-    # The bound is far above what Lloyd's steps need; it rules out an endless swing between roundings.
+    # The bound is far above what Lloyd's steps need; it rules out an endless swing between
+    # roundings.
     for _ in range(1000):
         count = groups.sum(lower.astype(np.float64))
         low = groups.sum(np.where(lower, values, 0.0)) / np.maximum(count, 1.0)
@@ -233,21 +255,28 @@ def two_means(values: Floats, groups: Groups) -> Floats:
 
 def nearer_low(values: Floats, groups: Groups, low: Floats, high: Floats) -> Bools:
     """Which samples are at least as near to the lower centre as to the upper one."""
-    # Two differences, not a midpoint: between neighbouring floats a midpoint rounds onto one of them.
+    # Two differences, not a midpoint: between neighbouring floats a midpoint rounds onto one of
+    # them.
     return np.asarray(values - groups.spread(low) <= groups.spread(high) - values)
 
 
 def all_clean(losses: Floats) -> Split:
     """The answer where there is nothing to separate."""
     mean = float(losses[0]) if losses.size else 0.0
-    return Split(np.ones(losses.size), np.array([1.0, 0.0]), np.full(2, mean), np.zeros(2), 0, True, False)
+    return Split(
+        np.ones(losses.size), np.array([1.0, 0.0]), np.full(2, mean), np.zeros(2), 0, True, False
+    )
 
 
 def checked_losses(losses: ArrayLike, position: int) -> Floats:
     """One client's losses as float64, or a refusal."""
     values = np.asarray(losses, dtype=np.float64)
     if values.ndim != 1:
-        raise DataError(broken("the losses of a client are one-dimensional", f"{values.shape} (client {position})"))
+        raise DataError(
+            broken(
+                "the losses of a client are one-dimensional", f"{values.shape} (client {position})"
+            )
+        )
     if not np.isfinite(values).all():
         wrong = values[~np.isfinite(values)][0]
         remedy = "Leave out the model that produced them."

@@ -1,9 +1,9 @@
 """Which clients' models to trust for judging another client's samples: k-reliable neighbours.
 
-S. Kim, W. Shin, S. Jang, H. Song and S.-Y. Yun, "FedRN: exploiting k-reliable neighbors towards robust federated
-learning", CIKM 2022. `eligible[j]` says that client j has taken part, so that it has an accuracy, an output and a
-model; clients that have not are nobody's neighbour and do not count in any minimum or maximum.
-"""
+S. Kim, W. Shin, S. Jang, H. Song and S.-Y. Yun, "FedRN: exploiting k-reliable neighbors towards
+robust federated learning", CIKM 2022. `eligible[j]` says that client j has taken part, so that it
+has an accuracy, an output and a model; clients that have not are nobody's neighbour and do not
+count in any minimum or maximum."""
 
 from __future__ import annotations
 
@@ -59,11 +59,12 @@ def softmax(logits: ArrayLike) -> Floats:
 
 
 def similarity(logits: ArrayLike, on: On = "softmax", eligible: ArrayLike | None = None) -> Floats:
-    """Sim(c, j): the cosines of the clients' outputs on one common input, min-max scaled along each row.
+    """Sim(c, j): the cosines of the clients' outputs on one common input, min-max scaled along each
+    row.
 
-    Minimum and maximum run over the eligible clients, c itself among them; a row without spread is all 1.
-    Sim(c, c) = 1; whoever is not eligible has similarity 0 to and from everybody else. `on="logits"` compares the rows
-    as they are.
+    Minimum and maximum run over the eligible clients, c itself among them; a row without spread is
+    all 1. Sim(c, c) = 1; whoever is not eligible has similarity 0 to and from everybody else.
+    `on="logits"` compares the rows as they are.
 
     >>> similarity([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1]], on="logits")[0].round(4).tolist()
     [1.0, 0.0, 0.9718]
@@ -80,18 +81,24 @@ def similarity(logits: ArrayLike, on: On = "softmax", eligible: ArrayLike | None
 
 
 def reliability_scores(expert: ArrayLike, similar: ArrayLike, alpha: float = 0.6) -> Floats:
-    """R(c, j) = alpha Exp(j) + (1 - alpha) Sim(c, j), for all targets c (rows) and clients j (columns).
+    """R(c, j) = alpha Exp(j) + (1 - alpha) Sim(c, j), for all targets c (rows) and clients j
+    (columns).
 
     >>> reliability_scores([0.3, 1.0], [[1.0, 0.0], [0.0, 1.0]], alpha=0.6).round(6).tolist()
     [[0.58, 0.6], [0.18, 1.0]]
     """
     if not 0 <= alpha <= 1:
         raise DataError(broken("alpha lies in [0, 1]", alpha))
-    return alpha * np.asarray(expert, dtype=np.float64) + (1 - alpha) * np.asarray(similar, dtype=np.float64)
+    return alpha * np.asarray(expert, dtype=np.float64) + (1 - alpha) * np.asarray(
+        similar, dtype=np.float64
+    )
 
 
-def reliable_neighbours(scores: ArrayLike, target: int, k: int, eligible: ArrayLike | None = None) -> Ints:
-    """The k eligible clients other than `target` with the largest R(target, j); ties go to the smallest id.
+def reliable_neighbours(
+    scores: ArrayLike, target: int, k: int, eligible: ArrayLike | None = None
+) -> Ints:
+    """The k eligible clients other than `target` with the largest R(target, j); ties go to the
+    smallest id.
 
     `scores` is the target's row of R. Fewer than k when fewer are eligible.
 
@@ -119,7 +126,8 @@ def random_neighbours(
 def ensemble_posterior(posteriors: ArrayLike, trust: ArrayLike) -> Floats:
     """P(i) = sum_n R_n g_n(i) / sum_n R_n over the models' clean posteriors (models, samples).
 
-    A model with a posterior that is not finite is left out; if all that remain have no trust, they count equally.
+    A model with a posterior that is not finite is left out; if all that remain have no trust, they
+    count equally.
 
     >>> ensemble_posterior([[0.9, 0.4], [0.8, 0.7]], [3.0, 1.0]).round(6).tolist()
     [0.875, 0.475]
@@ -127,7 +135,12 @@ def ensemble_posterior(posteriors: ArrayLike, trust: ArrayLike) -> Floats:
     rows = np.asarray(posteriors, dtype=np.float64)
     scores = np.asarray(trust, dtype=np.float64)
     if rows.ndim != 2 or scores.shape != (len(rows),):
-        raise DataError(broken("one trust a model, one row of posteriors a model", f"{scores.shape} and {rows.shape}"))
+        raise DataError(
+            broken(
+                "one trust a model, one row of posteriors a model",
+                f"{scores.shape} and {rows.shape}",
+            )
+        )
     usable = np.isfinite(rows).all(axis=1) & np.isfinite(scores)
     if not usable.any():
         raise DataError(broken("at least one model has finite posteriors", f"none of {len(rows)}"))
@@ -146,7 +159,8 @@ def shares(trust: ArrayLike) -> Floats:
 
 
 def min_max(rows: Floats, degenerate: float) -> Floats:
-    """Each row scaled to [0, 1] by its finite entries; `degenerate` where they do not differ or are none."""
+    """Each row scaled to [0, 1] by its finite entries; `degenerate` where they do not differ or are
+    none."""
     known = np.isfinite(rows)
     low = np.where(known, rows, np.inf).min(axis=1, keepdims=True, initial=np.inf)
     high = np.where(known, rows, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)

@@ -1,9 +1,9 @@
 """Second-order statistics of features: which users are alike, and which labels are wrong.
 
-The relevance of one user's data to another's follows M. M. Amiri, F. Berdoz and R. Raskar, "Fundamentals of
-task-agnostic data valuation", AAAI 2023; its use for clustering users and correcting labels is "FB-NLL: a feature-based
-approach to tackle noisy labels in personalized federated learning" (Eqs. 2-6 and Procedure 2).
-"""
+The relevance of one user's data to another's follows M. M. Amiri, F. Berdoz and R. Raskar,
+"Fundamentals of task-agnostic data valuation", AAAI 2023; its use for clustering users and
+correcting labels is "FB-NLL: a feature-based approach to tackle noisy labels in personalized
+federated learning" (Eqs. 2-6 and Procedure 2)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FLOOR = 1e-300
 
 
 class Spectra(NamedTuple):
-    """Uncentred covariances of many users (users, d, d), their eigenvalues (users, m), largest first, and the
-    eigenvectors as columns (users, d, m)."""
+    """Uncentred covariances of many users (users, d, d), their eigenvalues (users, m), largest
+    first, and the eigenvectors as columns (users, d, m)."""
 
     covariances: Floats
     values: Floats
@@ -32,7 +32,8 @@ class Spectra(NamedTuple):
 
 
 def spectra(features: Sequence[ArrayLike], keep: int | None = None) -> Spectra:
-    """Sigma_k = Phi_k^T Phi_k / n_k of every user's features (n_k, d), with its eigenpairs in descending order.
+    """Sigma_k = Phi_k^T Phi_k / n_k of every user's features (n_k, d), with its eigenpairs in
+    descending order.
 
     `keep` holds on to that many leading eigenpairs only, which saves memory for many users.
 
@@ -41,20 +42,28 @@ def spectra(features: Sequence[ArrayLike], keep: int | None = None) -> Spectra:
     """
     users = [checked_features(one, position) for position, one in enumerate(features)]
     if len({user.shape[1] for user in users}) != 1:
-        raise DataError(broken("all users' features have one dimension", sorted({user.shape[1] for user in users})))
+        raise DataError(
+            broken(
+                "all users' features have one dimension", sorted({user.shape[1] for user in users})
+            )
+        )
     covariances = np.stack([user.T @ user / len(user) for user in users])
-    values, vectors = zip(*(leading_pairs(covariance, keep) for covariance in covariances), strict=True)
+    values, vectors = zip(
+        *(leading_pairs(covariance, keep) for covariance in covariances), strict=True
+    )
     return Spectra(covariances, np.stack(values), np.stack(vectors))
 
 
 def leading_pairs(covariance: Floats, keep: int | None) -> tuple[Floats, Floats]:
-    """Eigenvalues, largest first, and their eigenvectors as columns; rounding below zero is removed."""
+    """Eigenvalues, largest first, and their eigenvectors as columns; rounding below zero is
+    removed."""
     ascending, vectors = np.linalg.eigh(covariance)
     return np.maximum(ascending[::-1][:keep], 0.0), vectors[:, ::-1][:, :keep].copy()
 
 
 def energies(covariances: Floats, directions: Floats) -> Floats:
-    """e[k, j, i] = || Sigma_k v_i^(j) ||_2 for all pairs: covariances (K, d, d), directions (J, d, q) -> (K, J, q).
+    """e[k, j, i] = || Sigma_k v_i^(j) ||_2 for all pairs: covariances (K, d, d), directions (J, d,
+    q) -> (K, J, q).
 
     >>> energies(np.diag([2.0, 0.5])[None], np.eye(2)[None]).tolist()
     [[[2.0, 0.5]]]
@@ -66,12 +75,16 @@ def energies(covariances: Floats, directions: Floats) -> Floats:
     return np.stack(norms).reshape(len(covariances), others, kept)
 
 
-def relevance(values: Floats, energy: Floats, rank: Rank = "shared", threshold: float = 1e-3) -> Floats:
-    """r(k, j) from user k's eigenvalues (..., q) and its energies along user j's directions (..., q).
+def relevance(
+    values: Floats, energy: Floats, rank: Rank = "shared", threshold: float = 1e-3
+) -> Floats:
+    """r(k, j) from user k's eigenvalues (..., q) and its energies along user j's directions (...,
+    q).
 
-    With s_i = min(lambda_i, e_i) / max(lambda_i, e_i), r = (s_1 ... s_q)^(1/q), the geometric mean. `rank="shared"`
-    uses the first min(#{lambda > t}, #{e > t}) directions, with t = threshold * lambda_1, so units do not matter.
-    `rank="fixed"` uses all that are given, except those where both numbers are below t. No direction at all: r = 0.
+    With s_i = min(lambda_i, e_i) / max(lambda_i, e_i), r = (s_1 ... s_q)^(1/q), the geometric mean.
+    `rank="shared"` uses the first min(#{lambda > t}, #{e > t}) directions, with t = threshold *
+    lambda_1, so units do not matter. `rank="fixed"` uses all that are given, except those where
+    both numbers are below t. No direction at all: r = 0.
 
     >>> float(relevance(np.array([2.0, 0.5]), np.array([1.457738, 1.457738])).round(6))
     0.5
@@ -94,13 +107,16 @@ def relevance(values: Floats, energy: Floats, rank: Rank = "shared", threshold: 
 
 
 def cross_relevance(left: Spectra, right: Spectra, q: int, rank: Rank, threshold: float) -> Floats:
-    """r(k, j) of every user k on the left along the top q directions of every user j on the right."""
+    """r(k, j) of every user k on the left along the top q directions of every user j on the
+    right."""
     along = energies(left.covariances, right.vectors[:, :, :q])
     values = np.broadcast_to(left.values[:, None, : along.shape[2]], along.shape)
     return relevance(values, along, rank, threshold)
 
 
-def pairwise_relevance(users: Spectra, q: int = 10, rank: Rank = "shared", threshold: float = 1e-3) -> Floats:
+def pairwise_relevance(
+    users: Spectra, q: int = 10, rank: Rank = "shared", threshold: float = 1e-3
+) -> Floats:
     """The asymmetric matrix r(k, j) over all pairs of users, with ones on the diagonal.
 
     >>> pairwise_relevance(spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])).round(6).tolist()
@@ -112,7 +128,9 @@ def pairwise_relevance(users: Spectra, q: int = 10, rank: Rank = "shared", thres
     return matrix
 
 
-def similarity_matrix(users: Spectra, q: int = 10, rank: Rank = "shared", threshold: float = 1e-3) -> Floats:
+def similarity_matrix(
+    users: Spectra, q: int = 10, rank: Rank = "shared", threshold: float = 1e-3
+) -> Floats:
     """R_kj = (r(k, j) + r(j, k)) / 2, symmetric with ones on the diagonal.
 
     >>> similarity_matrix(spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])).round(6).tolist()
@@ -122,8 +140,11 @@ def similarity_matrix(users: Spectra, q: int = 10, rank: Rank = "shared", thresh
     return np.asarray((matrix + matrix.T) / 2)
 
 
-def similarity_between(left: Spectra, right: Spectra, q: int, rank: Rank = "shared", threshold: float = 1e-3) -> Floats:
-    """The symmetric similarity of every spectrum on the left (rows) to every one on the right (columns).
+def similarity_between(
+    left: Spectra, right: Spectra, q: int, rank: Rank = "shared", threshold: float = 1e-3
+) -> Floats:
+    """The symmetric similarity of every spectrum on the left (rows) to every one on the right
+    (columns).
 
     >>> a, b = spectra([[[2, 0], [0, 1]]]), spectra([[[0, 2], [1, 0]]])
     >>> similarity_between(a, b, q=2).round(6).tolist()
@@ -144,16 +165,20 @@ def relabel_class(similarities: Floats, tau: float) -> int | None:
 
 
 def projection_norms(features: ArrayLike, bases: Floats) -> Floats:
-    """|| Q_c Q_c^T z ||_2 = || Q_c^T z ||_2 of every sample (n, d) on every class basis (classes, d, l): (n, classes).
+    """|| Q_c Q_c^T z ||_2 = || Q_c^T z ||_2 of every sample (n, d) on every class basis (classes,
+    d, l): (n, classes).
 
     >>> projection_norms([[0.6, 0.5, 0.5]], np.eye(3)[:, :, None]).round(6).tolist()
     [[0.6, 0.5, 0.5]]
     """
-    return np.asarray(np.linalg.norm(np.einsum("nd,cdl->ncl", np.asarray(features, np.float64), bases), axis=2))
+    return np.asarray(
+        np.linalg.norm(np.einsum("nd,cdl->ncl", np.asarray(features, np.float64), bases), axis=2)
+    )
 
 
 def nearest_class(features: ArrayLike, bases: Floats) -> Ints:
-    """Phase 2: the class on whose subspace each sample's projection is longest; ties go to the lowest class.
+    """Phase 2: the class on whose subspace each sample's projection is longest; ties go to the
+    lowest class.
 
     >>> nearest_class([[0.6, 0.5, 0.5]], np.eye(3)[:, :, None]).tolist()
     [0]
@@ -162,20 +187,27 @@ def nearest_class(features: ArrayLike, bases: Floats) -> Ints:
 
 
 class Correction(NamedTuple):
-    """New labels, and for each given label the class that phase 1 moved it to (None: its samples went to phase 2)."""
+    """New labels, and for each given label the class that phase 1 moved it to (None: its samples
+    went to phase 2)."""
 
     labels: Ints
     decided: dict[int, int | None]
 
 
 def correct_labels(
-    features: ArrayLike, labels: ArrayLike, clean: Spectra, tau: float, class_rank: int = 5, sample_rank: int = 20
+    features: ArrayLike,
+    labels: ArrayLike,
+    clean: Spectra,
+    tau: float,
+    class_rank: int = 5,
+    sample_rank: int = 20,
 ) -> Correction:
     """Procedure 2 of FB-NLL on one user's data, with a clean spectrum for each of all the classes.
 
-    For each label value that the user holds (as it was before any change): if exactly one class is similar to those
-    samples (`tau`, top `class_rank` directions), all of them become that class; otherwise each goes to the class on
-    whose top `sample_rank` directions its projection is longest.
+    For each label value that the user holds (as it was before any change): if exactly one class is
+    similar to those samples (`tau`, top `class_rank` directions), all of them become that class;
+    otherwise each goes to the class on whose top `sample_rank` directions its projection is
+    longest.
 
     >>> clean = spectra([[[3, 0, 0], [3, 0.3, 0]], [[0, 3, 0], [0, 3, 0.3]]])
     >>> correct_labels([[0.1, 3, 0], [0, 2.8, 0.2]], [0, 0], clean, tau=0.5, class_rank=1).labels.tolist()
@@ -198,7 +230,8 @@ def correct_labels(
 
 
 class Calibration(NamedTuple):
-    """What the server's clean samples say: the threshold of phase 1, the rank of phase 2, and what they rest on."""
+    """What the server's clean samples say: the threshold of phase 1, the rank of phase 2, and what
+    they rest on."""
 
     tau: float
     sample_rank: int
@@ -210,11 +243,12 @@ class Calibration(NamedTuple):
 def calibrate(
     clean: Mapping[int, ArrayLike], class_rank: int = 5, ranks: Sequence[int] = (5, 10, 20, 40)
 ) -> Calibration:
-    """Choose `tau` and `sample_rank` from the server's clean features by class, each split into two halves.
+    """Choose `tau` and `sample_rank` from the server's clean features by class, each split into two
+    halves.
 
-    `tau` is midway between the lowest similarity within a class and the highest between classes; where these overlap,
-    the 99th percentile of the similarities between classes. `sample_rank` is the smallest of `ranks` that classifies
-    each half best by the other half's subspaces.
+    `tau` is midway between the lowest similarity within a class and the highest between classes;
+    where these overlap, the 99th percentile of the similarities between classes. `sample_rank` is
+    the smallest of `ranks` that classifies each half best by the other half's subspaces.
 
     >>> rng = np.random.default_rng(0)
     >>> clean = {c: rng.normal(size=(40, 6)) * (0.1 + 3 * (np.arange(6) // 3 == c)) for c in (0, 1)}
@@ -233,7 +267,9 @@ def calibrate(
     tau = (within.min() + between.max()) / 2 if separable else np.percentile(between, 99)
     accuracy = [projection_accuracy(halves, (first, second), rank) for rank in ranks]
     best = int(np.argmax(accuracy))
-    return Calibration(float(tau), ranks[best], float(within.min()), float(between.max()), accuracy[best])
+    return Calibration(
+        float(tau), ranks[best], float(within.min()), float(between.max()), accuracy[best]
+    )
 
 
 def split_similarities(first: Spectra, second: Spectra, q: int) -> tuple[Floats, Floats]:
@@ -244,7 +280,9 @@ def split_similarities(first: Spectra, second: Spectra, q: int) -> tuple[Floats,
     return np.diagonal(crossed), np.concatenate([crossed[different], *same_side])
 
 
-def projection_accuracy(halves: Sequence[Sequence[Floats]], fitted: tuple[Spectra, Spectra], rank: int) -> float:
+def projection_accuracy(
+    halves: Sequence[Sequence[Floats]], fitted: tuple[Spectra, Spectra], rank: int
+) -> float:
     """Share of samples that the other half's rank-`rank` subspaces put into their own class."""
     right = [
         nearest_class(samples, other.vectors[:, :, :rank]) == position
@@ -258,8 +296,15 @@ def checked_features(features: ArrayLike, user: int) -> Floats:
     """One user's features as a finite, non-empty (samples, d) float64 array, or a refusal."""
     values = np.asarray(features, dtype=np.float64)
     if values.ndim != 2 or values.size == 0:
-        raise DataError(broken("features are a non-empty (samples, dimension) array", f"{values.shape} (user {user})"))
+        raise DataError(
+            broken(
+                "features are a non-empty (samples, dimension) array",
+                f"{values.shape} (user {user})",
+            )
+        )
     if not np.isfinite(values).all():
         wrong = values[~np.isfinite(values)][0]
-        raise DataError(broken("features are finite", f"{wrong} (user {user})", "Check the feature extractor."))
+        raise DataError(
+            broken("features are finite", f"{wrong} (user {user})", "Check the feature extractor.")
+        )
     return values

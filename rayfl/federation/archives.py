@@ -24,7 +24,9 @@ def is_archive(file: Path) -> bool:
 def unpack(archive: Path, into: Path) -> None:
     """Write the files of a tar or zip archive below `into`, with plain permissions."""
     try:
-        for name, opened in zip_members(archive) if archive.name.lower().endswith(".zip") else tar_members(archive):
+        for name, opened in (
+            zip_members(archive) if archive.name.lower().endswith(".zip") else tar_members(archive)
+        ):
             target = inside(archive, into, name)
             stream = opened()
             if stream is not None:
@@ -32,7 +34,9 @@ def unpack(archive: Path, into: Path) -> None:
                 with stream, target.open("wb") as out:
                     shutil.copyfileobj(stream, out, 1 << 20)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError) as error:
-        raise DataError(broken(f"{archive} must be a whole archive", error, "Fetch it again")) from error
+        raise DataError(
+            broken(f"{archive} must be a whole archive", error, "Fetch it again")
+        ) from error
 
 
 def inside(archive: Path, into: Path, name: str) -> Path:
@@ -40,7 +44,9 @@ def inside(archive: Path, into: Path, name: str) -> Path:
     # Resolved, so that `..`, absolute names and links are all caught by one comparison.
     target = (into / name).resolve()
     if not target.is_relative_to(into.resolve()):
-        raise DataError(broken(f"the files of {archive} stay inside it", name, "Do not trust this archive"))
+        raise DataError(
+            broken(f"the files of {archive} stay inside it", name, "Do not trust this archive")
+        )
     return target
 
 
@@ -52,7 +58,9 @@ def tar_members(archive: Path) -> Iterator[Member]:
             # A link could point outside and be written through by the next member.
             elif not member.isdir():
                 rule = f"{archive} holds files and folders only"
-                raise DataError(broken(rule, f"{member.name}, a link or a device", "Do not trust this archive"))
+                raise DataError(
+                    broken(rule, f"{member.name}, a link or a device", "Do not trust this archive")
+                )
 
 
 def zip_members(archive: Path) -> Iterator[Member]:

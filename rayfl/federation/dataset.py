@@ -16,7 +16,8 @@ from rayfl.errors import DataError, broken
 
 @dataclass(frozen=True)
 class Images:
-    """Images and what is known of them: uint8 (N, height, width, channels), int64 labels, optional group ids."""
+    """Images and what is known of them: uint8 (N, height, width, channels), int64 labels, optional
+    group ids."""
 
     x: NDArray[np.uint8]
     y: NDArray[np.int64]
@@ -67,11 +68,23 @@ def check_images(where: str, images: Images, classes: int) -> None:
     """Refuse wrong types, unequal lengths and labels outside the classes, by name."""
     x, y = images.x, images.y
     if x.dtype != np.uint8 or x.ndim != 4:
-        raise DataError(broken(f"{where}: images are uint8 (N, height, width, channels)", f"{x.dtype} {x.shape}"))
+        raise DataError(
+            broken(
+                f"{where}: images are uint8 (N, height, width, channels)", f"{x.dtype} {x.shape}"
+            )
+        )
     if y.dtype != np.int64 or y.shape != (len(x),):
-        raise DataError(broken(f"{where}: labels are int64, one an image ({len(x)})", f"{y.dtype} {y.shape}"))
+        raise DataError(
+            broken(f"{where}: labels are int64, one an image ({len(x)})", f"{y.dtype} {y.shape}")
+        )
     if len(y) and not (y.min() >= 0 and y.max() < classes):
         position = int(np.flatnonzero((y < 0) | (y >= classes))[0])
-        raise DataError(broken(f"{where}: labels lie in [0, {classes})", f"{y[position]} at position {position}"))
+        raise DataError(
+            broken(
+                f"{where}: labels lie in [0, {classes})", f"{y[position]} at position {position}"
+            )
+        )
     if images.groups is not None and images.groups.shape != y.shape:
-        raise DataError(broken(f"{where}: one group id an image ({len(y)})", str(images.groups.shape)))
+        raise DataError(
+            broken(f"{where}: one group id an image ({len(y)})", str(images.groups.shape))
+        )

@@ -80,12 +80,15 @@ def count_table(classes: tuple[str, ...], parts: dict[str, PartSummary]) -> list
     wide = max(len("class"), *(len(name) for name in classes))
     lines = [f"{'':>4} {'class':<{wide}}" + "".join(f"{name:>9}" for name in parts)]
     for c, name in enumerate(classes):
-        lines.append(f"{c:>4} {name:<{wide}}" + "".join(f"{part.counts[c]:>9,}" for part in parts.values()))
+        lines.append(
+            f"{c:>4} {name:<{wide}}" + "".join(f"{part.counts[c]:>9,}" for part in parts.values())
+        )
     return lines
 
 
 def contact_sheet(dataset: Dataset) -> Figure:
-    """The first ten training images of every class, a row a class, in as many columns of rows as it takes."""
+    """The first ten training images of every class, a row a class, in as many columns of rows as it
+    takes."""
     from matplotlib.figure import Figure
 
     classes = len(dataset.classes)
@@ -94,14 +97,19 @@ def contact_sheet(dataset: Dataset) -> Figure:
     # Matplotlib does not know how wide the names are before it draws.
     longest = max(len(name) for name in dataset.classes)
     names_inches = 0.3 + 0.085 * longest
-    figure = Figure(figsize=(blocks * (4.0 + names_inches), 0.6 + 0.4 * rows), dpi=120, layout="constrained")
+    figure = Figure(
+        figsize=(blocks * (4.0 + names_inches), 0.6 + 0.4 * rows), dpi=120, layout="constrained"
+    )
     figure.suptitle(f"{dataset.name}: training images by class", fontsize=10)
     for block, axes in enumerate(figure.subplots(1, blocks, squeeze=False)[0]):
         shown = range(block * rows, min((block + 1) * rows, classes))
         axes.imshow(montage(dataset.train, shown), interpolation="nearest", aspect="equal")
         height = dataset.shape[0]
         step = height + gap_of(height)
-        axes.set_yticks([step * i + (height - 1) / 2 for i in range(len(shown))], [dataset.classes[c] for c in shown])
+        axes.set_yticks(
+            [step * i + (height - 1) / 2 for i in range(len(shown))],
+            [dataset.classes[c] for c in shown],
+        )
         axes.set_xticks([])
         axes.tick_params(length=0, labelsize=9)
         axes.set_frame_on(False)
@@ -120,9 +128,12 @@ def montage(images: Images, classes: range) -> NDArray[np.uint8]:
     canvas = np.full((len(classes), PICTURES, height + gap, width + gap, 3), 255, dtype=np.uint8)
     for row, c in enumerate(classes):
         members = np.flatnonzero(images.y == c)[:PICTURES]
-        # Two or more than three channels have no colours of their own: the first one is shown in grey.
+        # Two or more than three channels have no colours of their own: the first one is shown in
+        # grey.
         canvas[row, : len(members), :height, :width] = (
             images.x[members] if channels == 3 else images.x[members][..., :1]
         )
-    sheet: NDArray[np.uint8] = canvas.transpose(0, 2, 1, 3, 4).reshape(len(classes) * (height + gap), -1, 3)
+    sheet: NDArray[np.uint8] = canvas.transpose(0, 2, 1, 3, 4).reshape(
+        len(classes) * (height + gap), -1, 3
+    )
     return sheet

@@ -1,4 +1,5 @@
-"""A scenario for the eye: a table per client, and the distribution plots that papers show of their federations."""
+"""A scenario for the eye: a table per client, and the distribution plots that papers show of their
+federations."""
 
 from __future__ import annotations
 
@@ -36,14 +37,19 @@ def summary(scenario: Scenario) -> list[tuple[str, str]]:
             "dataset",
             f"{scenario.dataset.name}, {len(scenario.owner)} training samples, {len(scenario.classes)} classes",
         ),
-        ("clients", f"{scenario.clients}, {sizes.sum()} samples ({sizes.min()} to {sizes.max()} each)"),
+        (
+            "clients",
+            f"{scenario.clients}, {sizes.sum()} samples ({sizes.min()} to {sizes.max()} each)",
+        ),
         ("empty clients", str(int((sizes == 0).sum()))),
         ("client noise", percent(scenario.noise_rate())),
     ]
     for role in Role:
         count = len(scenario.indices(role))
         noise = scenario.noise_rate(role) if role in (Role.PUBLIC, Role.LABELLED) else None
-        facts.append((role.name.lower(), str(count) if noise is None else f"{count}, noise {percent(noise)}"))
+        facts.append(
+            (role.name.lower(), str(count) if noise is None else f"{count}, noise {percent(noise)}")
+        )
     tested = "all" if scenario.test is None else str(len(scenario.test))
     return [*facts, ("test", tested), ("seed", str(scenario.seed)), ("sha256", scenario.sha256)]
 
@@ -56,7 +62,8 @@ def percent(rate: float | None) -> str:
 
 
 def best_known(scenario: Scenario) -> tuple[str, Ints]:
-    """The labels that say what a client really holds, and their name: the true ones where there are any."""
+    """The labels that say what a client really holds, and their name: the true ones where there are
+    any."""
     return ("given", scenario.given) if scenario.true is None else ("true", scenario.true)
 
 
@@ -93,11 +100,16 @@ def print_scenario(scenario: Scenario, most: int | None = 100) -> None:
 def plain_text(facts: Sequence[tuple[str, str]], rows: Sequence[tuple[str, ...]]) -> str:
     """The summary and the table in aligned columns that `grep` and `awk` can read."""
     widths = [max(len(row[i]) for row in [COLUMNS, *rows]) for i in range(len(COLUMNS))]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in [COLUMNS, *rows]]
+    lines = [
+        "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))
+        for row in [COLUMNS, *rows]
+    ]
     return "\n".join([*(f"{what:<14} {value}" for what, value in facts), "", *lines])
 
 
-def draw_tables(console: Console, facts: Sequence[tuple[str, str]], rows: Sequence[tuple[str, ...]]) -> None:
+def draw_tables(
+    console: Console, facts: Sequence[tuple[str, str]], rows: Sequence[tuple[str, ...]]
+) -> None:
     """The same on a terminal."""
     from rich.table import Table
 
@@ -113,7 +125,8 @@ def draw_tables(console: Console, facts: Sequence[tuple[str, str]], rows: Sequen
 
 
 def figures(scenario: Scenario) -> dict[str, Figure]:
-    """Every figure that this scenario allows, by name; those that need true labels are absent without them."""
+    """Every figure that this scenario allows, by name; those that need true labels are absent
+    without them."""
     drawn = {"classes_by_client": classes_by_client(scenario), "sizes": sizes_histogram(scenario)}
     if scenario.true is not None or not np.isnan(scenario.nominal).all():
         drawn["noise_by_client"] = noise_by_client(scenario)
@@ -144,10 +157,22 @@ def classes_by_client(scenario: Scenario) -> Figure:
     kind, labels = best_known(scenario)
     every = -(-scenario.clients // MOST_DRAWN_CLIENTS)
     counts = scenario.class_counts(labels)[::every].T
-    figure, axes = blank(min(14, 5 + 0.08 * counts.shape[1]), min(9, 2.5 + 0.25 * len(scenario.classes)))
+    figure, axes = blank(
+        min(14, 5 + 0.08 * counts.shape[1]), min(9, 2.5 + 0.25 * len(scenario.classes))
+    )
     # A square root, because one client with most of a class would make all the others look alike.
-    heat_map(figure, axes, counts.astype(np.float64), "samples (square-root scale)", ".0f", power=0.5, every=every)
-    axes.set_xlabel("client" if every == 1 else f"client (one in {every} of {scenario.clients} is drawn)")
+    heat_map(
+        figure,
+        axes,
+        counts.astype(np.float64),
+        "samples (square-root scale)",
+        ".0f",
+        power=0.5,
+        every=every,
+    )
+    axes.set_xlabel(
+        "client" if every == 1 else f"client (one in {every} of {scenario.clients} is drawn)"
+    )
     axes.set_ylabel(f"class ({kind} label)")
     name_classes(axes, scenario.classes, "y")
     whole_numbers(axes.xaxis)
@@ -158,7 +183,9 @@ def transition(scenario: Scenario) -> Figure:
     """The share of given labels for every true label, over the samples of all clients."""
     assert scenario.true is not None
     held, n = scenario.owner >= 0, len(scenario.classes)
-    counts = np.bincount(scenario.true[held] * n + scenario.given[held], minlength=n * n).reshape(n, n)
+    counts = np.bincount(scenario.true[held] * n + scenario.given[held], minlength=n * n).reshape(
+        n, n
+    )
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(9.0, 3.5 + 0.35 * n)
     figure, axes = blank(side + 1, side)
@@ -171,9 +198,16 @@ def transition(scenario: Scenario) -> Figure:
 
 
 def heat_map(
-    figure: Figure, axes: Axes, cells: Floats, unit: str, style: str, power: float = 1.0, every: int = 1
+    figure: Figure,
+    axes: Axes,
+    cells: Floats,
+    unit: str,
+    style: str,
+    power: float = 1.0,
+    every: int = 1,
 ) -> None:
-    """A map with a colour bar, white at nothing, and with its numbers written in where there are few.
+    """A map with a colour bar, white at nothing, and with its numbers written in where there are
+    few.
 
     Column j is drawn at the place `every * j` of the horizontal axis.
     """
@@ -182,13 +216,17 @@ def heat_map(
     scale = PowerNorm(power, vmin=0, vmax=max(float(cells.max()), 1.0))
     rows, columns = cells.shape
     edges = (-0.5, columns * every - 0.5, rows - 0.5, -0.5)
-    image = axes.imshow(cells, aspect="auto", cmap="Blues", norm=scale, extent=edges, interpolation="nearest")
+    image = axes.imshow(
+        cells, aspect="auto", cmap="Blues", norm=scale, extent=edges, interpolation="nearest"
+    )
     figure.colorbar(image, ax=axes, label=unit)
     if cells.size <= MOST_WRITTEN_CELLS:
         for row, column in np.argwhere(cells > 0):
             value = float(cells[row, column])
             ink = "white" if scale(value) > 0.6 else "black"
-            axes.text(column, row, format(value, style), ha="center", va="center", color=ink, fontsize=7)
+            axes.text(
+                column, row, format(value, style), ha="center", va="center", color=ink, fontsize=7
+            )
 
 
 def name_classes(axes: Axes, classes: Sequence[str], side: str) -> None:
@@ -198,7 +236,9 @@ def name_classes(axes: Axes, classes: Sequence[str], side: str) -> None:
     if side == "y":
         axes.set_yticks(range(len(classes)), classes)
     else:
-        axes.set_xticks(range(len(classes)), classes, rotation=45 if max(map(len, classes)) > 3 else 0)
+        axes.set_xticks(
+            range(len(classes)), classes, rotation=45 if max(map(len, classes)) > 3 else 0
+        )
 
 
 def whole_numbers(axis: Axis) -> None:
@@ -212,7 +252,14 @@ def noise_by_client(scenario: Scenario) -> Figure:
     figure, axes = blank(min(14, 5 + 0.05 * scenario.clients), 4)
     clients, size = np.arange(scenario.clients), 18 if scenario.clients <= 200 else 3
     if not np.isnan(scenario.nominal).all():
-        axes.scatter(clients, scenario.nominal, s=3 * size, facecolors="none", edgecolors=ORANGE, label="nominal")
+        axes.scatter(
+            clients,
+            scenario.nominal,
+            s=3 * size,
+            facecolors="none",
+            edgecolors=ORANGE,
+            label="nominal",
+        )
     if scenario.realised is not None:
         axes.scatter(clients, scenario.realised, s=size, color=BLUE, linewidths=0, label="realised")
     axes.set_ylim(-0.03, 1.03)
@@ -228,7 +275,13 @@ def sizes_histogram(scenario: Scenario) -> Figure:
     sizes = scenario.sizes()
     low, high = int(sizes.min()), int(sizes.max())
     figure, axes = blank(6, 4)
-    axes.hist(sizes, bins=min(30, high - low + 1), range=(low - 0.5, high + 0.5), color=BLUE, edgecolor="white")
+    axes.hist(
+        sizes,
+        bins=min(30, high - low + 1),
+        range=(low - 0.5, high + 0.5),
+        color=BLUE,
+        edgecolor="white",
+    )
     axes.axvline(float(sizes.mean()), color=ORANGE, label=f"mean {sizes.mean():.1f}")
     if high - low < 6:
         axes.set_xlim(low - 3, high + 3)

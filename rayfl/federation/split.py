@@ -1,9 +1,10 @@
-"""Splits: which training samples the server holds, which are dealt out to clients, which stay unused.
+"""Splits: which training samples the server holds, which are dealt out to clients, which stay
+unused.
 
-Every class is shuffled once. The server's sets are cut from the front of each class and the clients' share from its
-end, so that a larger public set contains the smaller one and, with `client_samples` fixed, leaves the clients' pool as
-it was. Sizes that are not whole per class are settled by the largest remainder, so totals are exact.
-"""
+Every class is shuffled once. The server's sets are cut from the front of each class and the
+clients' share from its end, so that a larger public set contains the smaller one and, with
+`client_samples` fixed, leaves the clients' pool as it was. Sizes that are not whole per class are
+settled by the largest remainder, so totals are exact."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class Amount:
         chosen = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if sum(value is not None for value in chosen.values()) != 1:
             given = [name for name, value in chosen.items() if value is not None]
-            raise ValueError(broken(f"an amount is exactly one of {', '.join(chosen)}", given or "none of them"))
+            raise ValueError(
+                broken(f"an amount is exactly one of {', '.join(chosen)}", given or "none of them")
+            )
 
     def counts(self, sizes: Ints) -> Ints:
         """How many of each class, `sizes` being what there is."""
@@ -96,7 +99,8 @@ class SplitPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Sorted, disjoint row numbers of a training set of `samples` rows; rows in none of them are unused."""
+    """Sorted, disjoint row numbers of a training set of `samples` rows; rows in none of them are
+    unused."""
 
     samples: int
     pool: Ints
@@ -105,13 +109,19 @@ class Split:
     labelled: Ints
 
     def __post_init__(self) -> None:
-        claims = np.bincount(np.concatenate([self.pool, *self.server().values()]), minlength=self.samples)
+        claims = np.bincount(
+            np.concatenate([self.pool, *self.server().values()]), minlength=self.samples
+        )
         assert len(claims) == self.samples, "a split names rows that the training set does not have"
         assert not (claims > 1).any(), "a sample has two roles"
 
     def server(self) -> dict[Role, Ints]:
         """The server's sets by role."""
-        return {Role.PUBLIC: self.public, Role.VALIDATION: self.validation, Role.LABELLED: self.labelled}
+        return {
+            Role.PUBLIC: self.public,
+            Role.VALIDATION: self.validation,
+            Role.LABELLED: self.labelled,
+        }
 
 
 def split(labels: Ints, classes: Sequence[str], plan: SplitPlan, rng: np.random.Generator) -> Split:
@@ -123,7 +133,10 @@ def split(labels: Ints, classes: Sequence[str], plan: SplitPlan, rng: np.random.
     taken = np.zeros_like(sizes)
     server: dict[str, NDArray[np.bool_]] = {}
     for name in ("public", "validation", "labelled"):
-        start, taken = taken, taken + wanted(getattr(plan, name), sizes, sizes - taken, classes, f"split.{name}")
+        start, taken = (
+            taken,
+            taken + wanted(getattr(plan, name), sizes, sizes - taken, classes, f"split.{name}"),
+        )
         server[name] = (place >= start[kept]) & (place < taken[kept])
     left = sizes - taken
     if plan.client_samples is not None:
@@ -132,21 +145,28 @@ def split(labels: Ints, classes: Sequence[str], plan: SplitPlan, rng: np.random.
     return Split(len(labels), rows[pool], **{name: rows[mask] for name, mask in server.items()})
 
 
-def cut_down(labels: Ints, classes: Sequence[str], cap: Cap | None, rng: np.random.Generator, where: str) -> Ints:
+def cut_down(
+    labels: Ints, classes: Sequence[str], cap: Cap | None, rng: np.random.Generator, where: str
+) -> Ints:
     """The sorted rows that a cap leaves: all without one."""
     if cap is None:
         return np.arange(len(labels))
     if cap.first is not None:
         if cap.first > len(labels):
-            raise ConfigError(broken(f"{where}.first is at most the {len(labels)} samples there are", cap.first))
+            raise ConfigError(
+                broken(f"{where}.first is at most the {len(labels)} samples there are", cap.first)
+            )
         return np.arange(cap.first)
     sizes = np.bincount(labels, minlength=len(classes))
     counts = wanted(cap, sizes, sizes, classes, where)
     return np.flatnonzero(places_in_class(labels, sizes, rng) < counts[labels])
 
 
-def wanted(amount: Amount | None, sizes: Ints, left: Ints, classes: Sequence[str], where: str) -> Ints:
-    """The counts per class that an amount asks for, or a refusal that names the class that cannot give them."""
+def wanted(
+    amount: Amount | None, sizes: Ints, left: Ints, classes: Sequence[str], where: str
+) -> Ints:
+    """The counts per class that an amount asks for, or a refusal that names the class that cannot
+    give them."""
     if amount is None:
         return np.zeros_like(sizes)
     counts = amount.counts(sizes)
@@ -154,7 +174,11 @@ def wanted(amount: Amount | None, sizes: Ints, left: Ints, classes: Sequence[str
     if len(short):
         worst = short[np.argmax(counts[short] - left[short])]
         rule = f"{where} takes at most what is left of each class ({left[worst]} of class '{classes[worst]}')"
-        raise ConfigError(broken(rule, f"a need of {counts[worst]}", "Ask for less, or shrink the parts before it."))
+        raise ConfigError(
+            broken(
+                rule, f"a need of {counts[worst]}", "Ask for less, or shrink the parts before it."
+            )
+        )
     return counts
 
 
@@ -169,7 +193,8 @@ def places_in_class(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints
 
 
 def largest_remainder(total: int, sizes: Ints) -> Ints:
-    """Apportion `total` in proportion to `sizes`: the floors, then one more to the largest remainders (Hamilton)."""
+    """Apportion `total` in proportion to `sizes`: the floors, then one more to the largest
+    remainders (Hamilton)."""
     whole = max(int(sizes.sum()), 1)
     counts, remainders = np.divmod(total * sizes, whole)
     missing = total - int(counts.sum())

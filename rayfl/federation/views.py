@@ -1,4 +1,5 @@
-"""What a partition and a noise model see, and what they answer: labels and ids only, never pixels by default."""
+"""What a partition and a noise model see, and what they answer: labels and ids only, never pixels
+by default."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Assignment:
-    """`owner[i]` is the client of sample i (or UNUSED). `tasks[k]` are the classes that client k is meant to learn,
-    where a partition has a notion of it."""
+    """`owner[i]` is the client of sample i (or UNUSED). `tasks[k]` are the classes that client k is
+    meant to learn, where a partition has a notion of it."""
 
     owner: Ints
     tasks: tuple[tuple[int, ...], ...] | None = None
@@ -43,11 +44,11 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class Truth:
-    """The true labels that a noise model corrupts: position i is a sample of client `owner[i]` (0 .. clients-1).
+    """The true labels that a noise model corrupts: position i is a sample of client `owner[i]` (0
+    .. clients-1).
 
-    `position` is the sample's row in the dataset's training set; `images()` gives the uint8 pixels of the samples,
-    for the models that look at them; `tasks` are as in `Assignment`.
-    """
+    `position` is the sample's row in the dataset's training set; `images()` gives the uint8 pixels
+    of the samples, for the models that look at them; `tasks` are as in `Assignment`."""
 
     labels: Ints
     owner: Ints
@@ -60,7 +61,8 @@ class Truth:
 
 @dataclass(frozen=True)
 class Corruption:
-    """Given labels, and the rate that each client was meant to have (nan where a model has no notion of it)."""
+    """Given labels, and the rate that each client was meant to have (nan where a model has no
+    notion of it)."""
 
     given: Ints
     nominal: Floats

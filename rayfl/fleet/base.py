@@ -1,4 +1,5 @@
-"""What every fleet does the same way: cohorts, streams, the table of client state, and the costs of a real system."""
+"""What every fleet does the same way: cohorts, streams, the table of client state, and the costs of
+a real system."""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, PhaseError, broken
 from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, nbytes
-from rayfl.fleet.seam import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
 from rayfl.learn.training import Training
+from rayfl.protocol import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
 
 if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
 
 
 class Key(ISeedSequence):
-    """The key of a Philox generator, given as a seed: its own `key` would first ask the system for entropy."""
+    """The key of a Philox generator, given as a seed: its own `key` would first ask the system for
+    entropy."""
 
     def __init__(self, *words: int) -> None:
         self.words = np.array(words, np.uint64)
@@ -41,8 +43,11 @@ class Streams:
     seed: int
 
     def __call__(self, t: int, client: ClientId) -> np.random.Generator:
-        # Rounds begin at -1 and the server's ids are negative: shifted, each fills its half of one word.
-        return np.random.Generator(np.random.Philox(Key(self.seed, ((t + 1) << 32) + client + (1 << 31))))  # type: ignore[arg-type]
+        # Rounds begin at -1 and the server's ids are negative: shifted, each fills its half of one
+        # word.
+        return np.random.Generator(
+            np.random.Philox(Key(self.seed, ((t + 1) << 32) + client + (1 << 31)))
+        )  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,8 @@ class Costs:
 
 @dataclass
 class Clock:
-    """Seconds since the last `take`: of phases, over all places; of sending them off; of adding up what they made."""
+    """Seconds since the last `take`: of phases, over all places; of sending them off; of adding up
+    what they made."""
 
     busy: float = 0.0
     broadcast: float = 0.0
@@ -100,7 +106,8 @@ Then = Callable[[Mapping[ClientId, Report], float], object]
 
 
 class Errand:
-    """Work of the simulator's own, free of charge, that goes on beside the method's rounds. This one is over."""
+    """Work of the simulator's own, free of charge, that goes on beside the method's rounds. This
+    one is over."""
 
     def wait(self) -> None:
         """Return when it is over."""
@@ -112,7 +119,8 @@ class BaseFleet(Fleet):
     def __init__(self, spec: Spec, holdings: Holdings) -> None:
         self.spec = spec
         self.sizes = np.diff(holdings.offsets)
-        # Asked for one by one, thousands of times a round, which a list answers sooner than an array.
+        # Asked for one by one, thousands of times a round, which a list answers sooner than an
+        # array.
         self._sizes: list[int] = self.sizes.tolist()
         height, width, channels = holdings.x.shape[1:]
         self.shape, self.training = (height, width, channels), spec.training
@@ -146,12 +154,17 @@ class BaseFleet(Fleet):
 
     def _drawn(self, t: int, pool: Sequence[ClientId]) -> list[ClientId]:
         if not pool:
-            raise ConfigError(broken("a round needs at least one client to draw from", f"none in round {t}"))
-        drawn = self.rng(t, "cohort").choice(len(pool), size=min(self.spec.cohort, len(pool)), replace=False)
+            raise ConfigError(
+                broken("a round needs at least one client to draw from", f"none in round {t}")
+            )
+        drawn = self.rng(t, "cohort").choice(
+            len(pool), size=min(self.spec.cohort, len(pool)), replace=False
+        )
         return sorted(pool[i] for i in drawn.tolist())
 
     def draw_ahead(self) -> None:
-        """Draw the next round's cohort, where this round's was drawn: there is time while others work."""
+        """Draw the next round's cohort, where this round's was drawn: there is time while others
+        work."""
         if self._cohort[0] == self.round:
             self._cohort = (self.round + 1, self._drawn(self.round + 1, self.clients))
 
@@ -173,7 +186,9 @@ class BaseFleet(Fleet):
         diverged = tuple(client for client, outcome in done.items() if not outcome.finite)
         self.diverged += diverged
         # After the last client: nobody may see what another one left in the same map.
-        self._commit({client: handle for client, handle in stored.items() if client not in diverged}, done)
+        self._commit(
+            {client: handle for client, handle in stored.items() if client not in diverged}, done
+        )
         self._account(done.values(), tasks, shared)
         alive = {client: outcome for client, outcome in done.items() if client not in diverged}
         # Made even for a void round: it frees the updates.
@@ -193,7 +208,11 @@ class BaseFleet(Fleet):
     def data(self, name: str) -> DataRef:
         if name not in self.sets:
             known = ", ".join(sorted(self.sets)) or "none"
-            raise ConfigError(broken(f"this federation has the named sets {known}", f"'{name}'", f"Set split.{name}."))
+            raise ConfigError(
+                broken(
+                    f"this federation has the named sets {known}", f"'{name}'", f"Set split.{name}."
+                )
+            )
         return DataRef(name)
 
     def log(self, **metrics: float) -> None:
@@ -241,7 +260,8 @@ class BaseFleet(Fleet):
         then: Then,
         **shared: Any,
     ) -> Errand:
-        """Run server tasks that no round waits for; `then` is given their reports, and the seconds that they took."""
+        """Run server tasks that no round waits for; `then` is given their reports, and the seconds
+        that they took."""
         tasks = self._tasks(list(each), each)
         # By default there is nobody to work beside, so it is done on the spot.
         done, _ = self.execute(next(self._numbers), phase, tasks, shared)
@@ -282,7 +302,8 @@ class BaseFleet(Fleet):
 
     @abstractmethod
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
-        """Give every place the features of the training set (under `train`) and of the named sets."""
+        """Give every place the features of the training set (under `train`) and of the named
+        sets."""
         raise NotImplementedError
 
     def lost(self, error: Exception) -> bool:
@@ -302,7 +323,9 @@ class BaseFleet(Fleet):
                 raise outcome.refusal
             if outcome.error is not None:
                 who = "the server" if outcome.client < 0 else f"client {outcome.client}"
-                raise PhaseError(f"a phase raised on {who} in round {self.round}:\n{outcome.error.rstrip()}")
+                raise PhaseError(
+                    f"a phase raised on {who} in round {self.round}:\n{outcome.error.rstrip()}"
+                )
 
     def account_server(self, done: Iterable[Done]) -> None:
         for outcome in done:
@@ -310,13 +333,21 @@ class BaseFleet(Fleet):
             self.costs.server_backward += outcome.backward
             self.clock.busy += outcome.seconds
 
-    def _tasks(self, clients: Sequence[ClientId], each: Mapping[ClientId, Mapping[str, Any]]) -> dict[ClientId, Task]:
+    def _tasks(
+        self, clients: Sequence[ClientId], each: Mapping[ClientId, Mapping[str, Any]]
+    ) -> dict[ClientId, Task]:
         if max(clients, default=0) >= len(self.sizes):
             raise ConfigError(broken(f"clients have ids below {len(self.sizes)}", max(clients)))
         t, table = self.round, self.table
-        # Inputs are copied: lost work is done again later, when the method may have changed its own.
+        # Inputs are copied: lost work is done again later, when the method may have changed its
+        # own.
         return {
-            client: Task(client, t, dict(own) if (own := each.get(client)) else NOTHING, table.get(client, NOTHING))
+            client: Task(
+                client,
+                t,
+                dict(own) if (own := each.get(client)) else NOTHING,
+                table.get(client, NOTHING),
+            )
             for client in clients
         }
 
@@ -325,10 +356,13 @@ class BaseFleet(Fleet):
             refs = {key: Ref(handle, key, size) for key, size in done[client].state_bytes.items()}
             known = self.table.get(client, NOTHING)
             if refs:
-                # A client's entries are never changed in place: a snapshot of the table is a copy of its outer mapping.
+                # A client's entries are never changed in place: a snapshot of the table is a copy
+                # of its outer mapping.
                 self.table[client] = refs if list(known) == list(refs) else {**known, **refs}
 
-    def _account(self, done: Iterable[Done], tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]) -> None:
+    def _account(
+        self, done: Iterable[Done], tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
+    ) -> None:
         outcomes = list(done)
         clients = [outcome for outcome in outcomes if outcome.client >= 0]
         self.account_server(outcome for outcome in outcomes if outcome.client < 0)

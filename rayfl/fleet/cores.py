@@ -1,9 +1,9 @@
 """Processors of their own for the actors of a machine.
 
-Short rounds put actors to sleep and wake them a thousand times a second, and a scheduler that wakes two of them on one
-processor leaves them there for a while, next to an idle one. So each actor keeps to processors that no other one has
-claimed: a lock on a file stands for each, and the system lets go of it when the process ends, however it ends.
-"""
+Short rounds put actors to sleep and wake them a thousand times a second, and a scheduler that wakes
+two of them on one processor leaves them there for a while, next to an idle one. So each actor keeps
+to processors that no other one has claimed: a lock on a file stands for each, and the system lets
+go of it when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def keep_to_own(count: int) -> list[int]:
-    """Bind this thread, and those that it starts, to unclaimed processors; to none if there are not enough."""
+    """Bind this thread, and those that it starts, to unclaimed processors; to none if there are not
+    enough."""
     if sys.platform != "linux":
         return []
     claimed: dict[int, IO[bytes]] = {}

@@ -16,10 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import RayflError, broken
-from rayfl.fleet.exact import CHUNK, Grid, Partial, partial_sum, whole_sum
-from rayfl.fleet.lockstep import Lockstep, Visit, begun, together
-from rayfl.fleet.pages import Page, Pages
-from rayfl.fleet.seam import REPORT_LIMIT, Client, ClientId, DataRef, Out, Phase, Ref, Report, Shard, Vector
+from rayfl.fleet.stacking import Lockstep, Visit, begun, together
+from rayfl.fleet.sums.exact_sums import CHUNK, Grid, Partial, partial_sum, whole_sum
+from rayfl.fleet.sums.shared_memory import Page, Pages
+from rayfl.protocol import (
+    REPORT_LIMIT,
+    Client,
+    ClientId,
+    DataRef,
+    Out,
+    Phase,
+    Ref,
+    Report,
+    Shard,
+    Vector,
+)
 
 if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
@@ -27,7 +38,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Holdings:
-    """The federation's arrays as every place holds them: client k owns x[order[offsets[k] : offsets[k + 1]]]."""
+    """The federation's arrays as every place holds them: client k owns x[order[offsets[k] :
+    offsets[k + 1]]]."""
 
     x: NDArray[np.uint8]
     y: NDArray[np.int64]
@@ -52,7 +64,11 @@ class Holdings:
 
     def rows(self, client: ClientId) -> NDArray[np.int64]:
         """The rows of a client's samples in the training set."""
-        return self.order[:0] if client < 0 else self.order[self.offsets[client] : self.offsets[client + 1]]
+        return (
+            self.order[:0]
+            if client < 0
+            else self.order[self.offsets[client] : self.offsets[client + 1]]
+        )
 
 
 class Task(NamedTuple):
@@ -68,8 +84,8 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Done(NamedTuple):
-    """What the fleet learns of one client's phase. `error` holds the traceback of one that raised, `refusal` what a
-    person can mend."""
+    """What the fleet learns of one client's phase. `error` holds the traceback of one that raised,
+    `refusal` what a person can mend."""
 
     client: ClientId
     report: Report = NOTHING
@@ -87,12 +103,18 @@ class Done(NamedTuple):
 
 
 class Executor:
-    """One place: the data it can see, its learner, and the updates that it holds until they are freed."""
+    """One place: the data it can see, its learner, and the updates that it holds until they are
+    freed."""
 
     def __init__(
-        self, holdings: Holdings, learner: Learner, rng: Callable[[int, ClientId], np.random.Generator]
+        self,
+        holdings: Holdings,
+        learner: Learner,
+        rng: Callable[[int, ClientId], np.random.Generator],
     ) -> None:
-        self.holdings = replace(holdings, sets={name: locked(shard) for name, shard in holdings.sets.items()})
+        self.holdings = replace(
+            holdings, sets={name: locked(shard) for name, shard in holdings.sets.items()}
+        )
         self.learner, self.rng, self.lockstep = learner, rng, Lockstep(learner)
         self.updates: dict[tuple[int, ClientId], Mapping[str, Vector]] = {}
         self.features: dict[str, NDArray[np.float32]] = {}
@@ -111,13 +133,18 @@ class Executor:
     def run(
         self, mapping: int, phase: Phase, tasks: Sequence[Task], shared: Mapping[str, Any]
     ) -> Iterator[tuple[Done, Mapping[str, Any]]]:
-        """Each client's outcome and state, in the order of `tasks`; updates stay here under the map's number."""
+        """Each client's outcome and state, in the order of `tasks`; updates stay here under the
+        map's number."""
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         start = 0
         while start < len(tasks):
             count = self.lockstep.group(phase, len(tasks) - start)
             group = tasks[start : start + max(count, 1)]
-            visited = self._together(phase, group, inputs) if count else self._visit(phase, group[0], inputs)
+            visited = (
+                self._together(phase, group, inputs)
+                if count
+                else self._visit(phase, group[0], inputs)
+            )
             for done, out in visited:
                 if out.update:
                     self.updates[mapping, done.client] = out.update
@@ -127,7 +154,9 @@ class Executor:
                     return
             start += len(group)
 
-    def _visit(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> list[tuple[Done, Left]]:
+    def _visit(
+        self, phase: Phase, task: Task, inputs: Mapping[str, Any]
+    ) -> list[tuple[Done, Left]]:
         """One client, all by itself."""
         started = time.perf_counter()
         try:
@@ -139,8 +168,11 @@ class Executor:
             # As text, for it crosses processes, and not every exception can be pickled.
             return [(failed(task.client, error), Left())]
 
-    def _together(self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]) -> list[tuple[Done, Left]]:
-        """Several clients, trained in lockstep. If one raises, the run stops: no other's work counts."""
+    def _together(
+        self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]
+    ) -> list[tuple[Done, Left]]:
+        """Several clients, trained in lockstep. If one raises, the run stops: no other's work
+        counts."""
         started, at = time.perf_counter(), tasks[0].client
         try:
             visits = []
@@ -177,13 +209,22 @@ class Executor:
         return {name: frozen(values[rows]) for name, values in self.features.items()}
 
     def resolve(self, value: Any) -> Any:
-        """An input as a phase sees it: named sets looked up, arrays read-only, containers walked."""
+        """An input as a phase sees it: named sets looked up, arrays read-only, containers
+        walked."""
         return walked(
-            value, lambda leaf: self.holdings.sets[leaf.handle] if isinstance(leaf, DataRef) else frozen(leaf)
+            value,
+            lambda leaf: (
+                self.holdings.sets[leaf.handle] if isinstance(leaf, DataRef) else frozen(leaf)
+            ),
         )
 
     def examine(
-        self, mapping: int, phase: Phase, clients: Sequence[ClientId], t: int, shared: Mapping[str, Any]
+        self,
+        mapping: int,
+        phase: Phase,
+        clients: Sequence[ClientId],
+        t: int,
+        shared: Mapping[str, Any],
     ) -> list[Done]:
         """Run a server's phase on updates that lie here; the reports it leaves."""
         inputs = {name: self.resolve(value) for name, value in shared.items()}
@@ -195,10 +236,16 @@ class Executor:
             results.append(done._replace(client=client))
         return results
 
-    def partial(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Partial:
-        return partial_sum({client: self.updates[mapping, client][key] for client in weights}, weights, grid)
+    def partial(
+        self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid
+    ) -> Partial:
+        return partial_sum(
+            {client: self.updates[mapping, client][key] for client in weights}, weights, grid
+        )
 
-    def whole(self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid) -> Vector:
+    def whole(
+        self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid
+    ) -> Vector:
         """The finished mean, where every update lies at this one place."""
         vectors = {client: self.updates[mapping, client][key] for client in weights}
         mean = np.empty(len(next(iter(vectors.values()))), np.float32)
@@ -208,7 +255,9 @@ class Executor:
     def single(self, mapping: int, key: str, client: ClientId) -> Vector:
         return self.updates[mapping, client][key]
 
-    def pages_of(self, mapping: int, clients: Sequence[ClientId], pages: Pages) -> dict[ClientId, dict[str, Page]]:
+    def pages_of(
+        self, mapping: int, clients: Sequence[ClientId], pages: Pages
+    ) -> dict[ClientId, dict[str, Page]]:
         """The pages of those updates that lie on any."""
         if not pages.lent:  # as it is with small models, of which there are thousands
             return {}
@@ -248,18 +297,30 @@ def ended(visit: Visit, seconds: float) -> tuple[Done, Left]:
     update = NOTHING if out.update is None else named(out.update)
     peaks = {name: peak(vector) for name, vector in update.items()}
     sizes = {name: vector.nbytes for name, vector in update.items()}
-    state_bytes = {name: nbytes(value) for name, value in out.state.items()} if out.state else NOTHING
+    state_bytes = (
+        {name: nbytes(value) for name, value in out.state.items()} if out.state else NOTHING
+    )
     finite = all(map(math.isfinite, peaks.values()))
     up += sum(sizes.values())
     # By position, which takes half as long for a tuple of so many.
     done = Done(
-        visit.client.id, out.report, state_bytes, peaks, sizes, finite, up, visit.forward, visit.backward, seconds
+        visit.client.id,
+        out.report,
+        state_bytes,
+        peaks,
+        sizes,
+        finite,
+        up,
+        visit.forward,
+        visit.backward,
+        seconds,
     )
     return done, Left(update, out.state)
 
 
 def report_bytes(out: object) -> int:
-    """What sending a phase's report costs; refused if the phase returned something else, or a report that is none."""
+    """What sending a phase's report costs; refused if the phase returned something else, or a
+    report that is none."""
     if not isinstance(out, Out):
         raise TypeError(broken("a phase returns an Out(report, update, state)", type(out).__name__))
     size = nbytes(out.report, private=True)
@@ -301,11 +362,14 @@ def chunk_peak(flat: Vector) -> float:
 
 
 def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
-    """What a value costs on the wire: arrays and references by size, floats four bytes, text by length.
+    """What a value costs on the wire: arrays and references by size, floats four bytes, text by
+    length.
 
-    Integers are bookkeeping and names that begin with an underscore are the simulator's own: both are free.
-    """
-    if isinstance(value, int):  # the commonest first: a cohort of thousands asks this of every report
+    Integers are bookkeeping and names that begin with an underscore are the simulator's own: both
+    are free."""
+    if isinstance(
+        value, int
+    ):  # the commonest first: a cohort of thousands asks this of every report
         return 0
     if isinstance(value, np.ndarray):
         return int(value.nbytes)

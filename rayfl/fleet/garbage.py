@@ -11,8 +11,8 @@ from contextlib import contextmanager
 def settling_in() -> Iterator[None]:
     """What is imported here stays: it is not looked through for garbage, now or ever again.
 
-    Looking takes a sixth of the time that importing torch does, and later it would halt short rounds.
-    """
+    Looking takes a sixth of the time that importing torch does, and later it would halt short
+    rounds."""
     gc.disable()
     try:
         yield

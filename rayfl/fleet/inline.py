@@ -1,4 +1,5 @@
-"""The fleet in this process: for tests, debugging and the smallest machines. Same code, same bits, one place."""
+"""The fleet in this process: for tests, debugging and the smallest machines. Same code, same bits,
+one place."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.fleet.base import BaseFleet, Spec, examined
-from rayfl.fleet.exact import Grid
 from rayfl.fleet.executor import Done, Executor, Holdings, Task, copied, frozen, nbytes, walked
-from rayfl.fleet.seam import ClientId, DataRef, Phase, Ref, Replies, Report
+from rayfl.fleet.sums.exact_sums import Grid
+from rayfl.protocol import ClientId, DataRef, Phase, Ref, Replies, Report
 
 
 class InlineFleet(BaseFleet):
@@ -48,7 +49,10 @@ class InlineFleet(BaseFleet):
     def execute(
         self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        ready = [Task(task.client, task.t, here(task.inputs), here(task.state)) for task in tasks.values()]
+        ready = [
+            Task(task.client, task.t, here(task.inputs), here(task.state))
+            for task in tasks.values()
+        ]
         results = list(self.executor.run(number, phase, ready, here(shared)))
         stored = {done.client: walked(state, frozen) for done, state in results}
         return {done.client: done for done, _ in results}, stored
@@ -83,7 +87,9 @@ class InlineReplies(Replies):
             return self._fleet.put(executor.whole(self._number, key, chosen, grid))
 
     def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
-        done = self._fleet.executor.examine(self._number, phase, list(self), self._fleet.round, here(inputs))
+        done = self._fleet.executor.examine(
+            self._number, phase, list(self), self._fleet.round, here(inputs)
+        )
         return examined(self._fleet, done)
 
 
@@ -94,5 +100,8 @@ def fetched(ref: Ref) -> Any:
 def here(value: Any) -> Any:
     """A value with its references looked up; named sets are left to the executor."""
     return walked(
-        value, lambda leaf: fetched(leaf) if isinstance(leaf, Ref) and not isinstance(leaf, DataRef) else leaf
+        value,
+        lambda leaf: (
+            fetched(leaf) if isinstance(leaf, Ref) and not isinstance(leaf, DataRef) else leaf
+        ),
     )

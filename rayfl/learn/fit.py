@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.learn.learner import Learner, fresh_seed
+from rayfl.learn.local_fit import Adjust, Trainee
 from rayfl.learn.optimisers import Descent, LooseSgd, Optimiser, optimiser, whole
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
-from rayfl.learn.wish import Adjust, Trainee
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One mini-batch: network input, labels, raw pixels, and the positions of its samples in the shard."""
+    """One mini-batch: network input, labels, raw pixels, and the positions of its samples in the
+    shard."""
 
     x: Tensor
     y: Tensor
@@ -50,7 +51,8 @@ def fit(
     after_step: Callable[[Resident], object] | None = None,
     update: Optimiser | None = None,
 ) -> Vector:
-    """Train from `weights` on the client's data (the kept samples of it) and return the new weights.
+    """Train from `weights` on the client's data (the kept samples of it) and return the new
+    weights.
 
     `update` is an optimiser of the first resident network in place of a fresh one.
     """
@@ -75,7 +77,9 @@ def fit(
 
 
 @contextmanager
-def descent(resident: Resident, settings: LocalTraining, adjust: Adjust | None) -> Iterator[Descent]:
+def descent(
+    resident: Resident, settings: LocalTraining, adjust: Adjust | None
+) -> Iterator[Descent]:
     """A fresh optimiser, on the gradients that are the least work."""
     if resident.large and not resident.narrowed and adjust is None and settings.optimizer == "sgd":
         with resident.loose() as tensors:
@@ -86,7 +90,9 @@ def descent(resident: Resident, settings: LocalTraining, adjust: Adjust | None) 
         yield optimiser(resident, settings, live=whole if all_moves else resident.live)
 
 
-def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | None = None) -> Iterator[Batch]:
+def batches(
+    client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | None = None
+) -> Iterator[Batch]:
     """The mini-batches of one visit, shuffled and augmented by the client's own stream."""
     learner = client.learner
     # Methods whose clients own no labels read batches too, and leave these alone.
@@ -103,11 +109,14 @@ def batches(client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | 
 
 def samples(learner: Learner, x: NDArray[np.uint8], y: NDArray[np.int64]) -> Chosen:
     """How to take a client's images and labels by position, as tensors on the device."""
-    return on_the_device(learner, x, y) if learner.device.type == "cuda" else in_memory(learner, x, y)
+    return (
+        on_the_device(learner, x, y) if learner.device.type == "cuda" else in_memory(learner, x, y)
+    )
 
 
 def in_memory(learner: Learner, x: NDArray[np.uint8], y: NDArray[np.int64]) -> Chosen:
-    """From where they lie: of a small batch, numpy makes a tensor in half the time that torch's own indexing takes."""
+    """From where they lie: of a small batch, numpy makes a tensor in half the time that torch's own
+    indexing takes."""
     return lambda index: (learner.pixels(x.take(index, axis=0)), torch.from_numpy(y.take(index)))
 
 
@@ -123,10 +132,16 @@ def on_the_device(learner: Learner, x: NDArray[np.uint8], y: NDArray[np.int64]) 
 
 
 def visits(
-    size: int, settings: LocalTraining, rng: np.random.Generator, smallest: int, keep: NDArray[np.bool_] | None
+    size: int,
+    settings: LocalTraining,
+    rng: np.random.Generator,
+    smallest: int,
+    keep: NDArray[np.bool_] | None,
 ) -> Iterator[NDArray[np.int64]]:
     """Positions of every mini-batch: whole epochs, or as many steps as the settings say."""
-    pool: int | NDArray[np.int64] = size if keep is None else np.flatnonzero(keep)  # either can be permuted
+    pool: int | NDArray[np.int64] = (
+        size if keep is None else np.flatnonzero(keep)
+    )  # either can be permuted
     least = settings.batch_size if settings.drop_last else smallest
     # No batch would be large enough: counting steps would never end.
     if min(size if keep is None else int(keep.sum()), settings.batch_size) < least:
@@ -153,10 +168,11 @@ def outputs(
     read: Callable[[nn.Module, Tensor], Tensor] | None = None,
     name: str = "first",
 ) -> NDArray[np.float32]:
-    """What the network answers, in evaluation mode and in the order of `x`: logits, or whatever `read` takes from it.
+    """What the network answers, in evaluation mode and in the order of `x`: logits, or whatever
+    `read` takes from it.
 
-    Batches are of a fixed size in a fixed order, so that networks with batch statistics answer the same anywhere.
-    """
+    Batches are of a fixed size in a fixed order, so that networks with batch statistics answer the
+    same anywhere."""
     net = learner.resident(weights, name).net.eval()
     parts = []
     for start in range(0, len(x), learner.evaluation_batch):
@@ -170,5 +186,7 @@ def sample_losses(logits: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[
     """Cross-entropy of every sample, in float64."""
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(axis=1, keepdims=True)
-    losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y]
+    losses: NDArray[np.float64] = (
+        np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(y)), y]
+    )
     return losses

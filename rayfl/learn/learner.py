@@ -1,4 +1,5 @@
-"""What an actor keeps between clients: the resident networks, the device, and how pixels become network input."""
+"""What an actor keeps between clients: the resident networks, the device, and how pixels become
+network input."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Passes:
 
 
 class Learner:
-    """One place that trains: a first resident network, further copies on demand, and the run's local settings."""
+    """One place that trains: a first resident network, further copies on demand, and the run's
+    local settings."""
 
     def __init__(
         self,
@@ -79,7 +81,8 @@ class Learner:
         return cast(T, self._kept[name])
 
     def precision(self) -> AbstractContextManager[object]:
-        """What a loss is computed in: bfloat16 where torch holds it to be safe, or float32 throughout."""
+        """What a loss is computed in: bfloat16 where torch holds it to be safe, or float32
+        throughout."""
         if self.training.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
@@ -87,7 +90,11 @@ class Learner:
     def pixels(self, x: NDArray[np.uint8]) -> Tensor:
         """Raw images on the device: uint8, (N, C, H, W), in the run's layout."""
         # torch warns of memory that is read-only, even if nobody means to write.
-        stored = torch.from_numpy(np.array(x, copy=not x.flags.writeable)).to(self.device).permute(0, 3, 1, 2)
+        stored = (
+            torch.from_numpy(np.array(x, copy=not x.flags.writeable))
+            .to(self.device)
+            .permute(0, 3, 1, 2)
+        )
         return stored if self.training.layout == "channels_last" else stored.contiguous()
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -98,14 +105,16 @@ class Learner:
     def seed(self, rng: np.random.Generator) -> None:
         """Bind torch's own draws (dropout) to a client's stream."""
         seed = fresh_seed(rng)
-        # torch.manual_seed would visit every kind of device, and where CUDA sleeps keep a traceback for each call.
+        # torch.manual_seed would visit every kind of device, and where CUDA sleeps keep a traceback
+        # for each call.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     @property
     def smallest_batch(self) -> int:
-        """2 where the network cannot train on one sample (BatchNorm over a single value), else 1."""
+        """2 where the network cannot train on one sample (BatchNorm over a single value), else
+        1."""
         if self._smallest is None:
             raise RuntimeError("smallest_batch is known after `probe`")
         return self._smallest
@@ -115,7 +124,10 @@ class Learner:
         if self._smallest is not None:
             return
         # Dropout here must not use up draws of the client that happens to come first.
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []), torch.no_grad():
+        with (
+            torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
+            torch.no_grad(),
+        ):
             net = self.build().to(self.device).train()
             try:
                 net(self.normalise(self.pixels(x[:1])))
@@ -125,7 +137,8 @@ class Learner:
 
 
 def fresh_seed(rng: np.random.Generator) -> int:
-    """`rng.integers(1 << 62)`, in a fifth of the time: below a power of two that is one draw's upper bits."""
+    """`rng.integers(1 << 62)`, in a fifth of the time: below a power of two that is one draw's
+    upper bits."""
     return int(rng.bit_generator.random_raw()) >> 2
 
 

@@ -10,20 +10,26 @@ from numpy.typing import NDArray
 Confusion = NDArray[np.int64]
 
 
-def confusion_matrix(truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> Confusion:
+def confusion_matrix(
+    truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
+) -> Confusion:
     """How often each true class was called each class."""
-    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
+    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(
+        classes, classes
+    )
 
 
 def accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> float:
-    """The share of right answers, over the samples of some classes if given; the argmax stays over all classes."""
+    """The share of right answers, over the samples of some classes if given; the argmax stays over
+    all classes."""
     rows = np.arange(len(confusion)) if classes is None else np.asarray(classes)
     total = confusion[rows].sum()
     return float(confusion[rows, rows].sum() / total) if total else float("nan")
 
 
 def among_first(logits: NDArray[np.float32], truth: NDArray[np.int64], few: int) -> int:
-    """How many samples have their class among the `few` highest logits; a tie is decided against it."""
+    """How many samples have their class among the `few` highest logits; a tie is decided against
+    it."""
     own = logits[np.arange(len(truth)), truth][:, None]
     places = (logits >= own).sum(axis=1)  # 0 where the class's own logit is not a number
     return int(((places > 0) & (places <= few)).sum())
@@ -36,7 +42,8 @@ def recalls(confusion: Confusion) -> NDArray[np.float64]:
 
 
 def macro_f1(confusion: Confusion) -> float:
-    """The mean over all classes of 2 TP / (2 TP + FP + FN); a class that never occurs counts as 0."""
+    """The mean over all classes of 2 TP / (2 TP + FP + FN); a class that never occurs counts as
+    0."""
     hits = np.diag(confusion)
     either = confusion.sum(axis=0) + confusion.sum(axis=1)
     return float(np.mean(np.where(either > 0, 2 * hits / np.maximum(either, 1), 0.0)))
@@ -44,4 +51,8 @@ def macro_f1(confusion: Confusion) -> float:
 
 def report(confusion: Confusion, loss: float) -> Mapping[str, float]:
     """What every evaluation reports."""
-    return {"test/accuracy": accuracy(confusion), "test/loss": loss, "test/macro_f1": macro_f1(confusion)}
+    return {
+        "test/accuracy": accuracy(confusion),
+        "test/loss": loss,
+        "test/macro_f1": macro_f1(confusion),
+    }

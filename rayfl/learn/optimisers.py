@@ -62,7 +62,9 @@ class Sgd:
 
     def __init__(self, trained: Trained, settings: LocalTraining, live: Live = whole) -> None:
         self.settings = settings
-        self.velocity = torch.zeros_like(trained.gradient) if settings.momentum else trained.gradient
+        self.velocity = (
+            torch.zeros_like(trained.gradient) if settings.momentum else trained.gradient
+        )
         flat = (trained.parameters, trained.gradient, self.velocity)
         self.pieces = [flat] if live is whole else list(zip(*map(live, flat), strict=True))
 
@@ -77,7 +79,8 @@ class Sgd:
 
     def narrow(self, rows: int) -> None:
         self.pieces = [
-            (weights[:rows], gradient[:rows], velocity[:rows]) for weights, gradient, velocity in self.pieces
+            (weights[:rows], gradient[:rows], velocity[:rows])
+            for weights, gradient, velocity in self.pieces
         ]
 
     def dump(self) -> Vector:
@@ -91,13 +94,14 @@ class Sgd:
 class LooseSgd:
     """`Sgd`, tensor by tensor, on gradients that lie where the backward pass made them.
 
-    Those of a large network fit in no cache: to clear a flat gradient, to add to it and to read it again takes several
-    times as long as the step itself.
-    """
+    Those of a large network fit in no cache: to clear a flat gradient, to add to it and to read it
+    again takes several times as long as the step itself."""
 
     def __init__(self, tensors: Sequence[Tensor], settings: LocalTraining) -> None:
         self.tensors, self.settings = tensors, settings
-        self.velocities = [torch.zeros_like(tensor) if settings.momentum else None for tensor in tensors]
+        self.velocities = [
+            torch.zeros_like(tensor) if settings.momentum else None for tensor in tensors
+        ]
 
     def clear(self) -> None:
         for tensor in self.tensors:
@@ -143,7 +147,9 @@ class Adam:
         self.second.mul_(self.BETA2).addcmul_(self.gradient, self.gradient, value=1 - self.BETA2)
         scale = (1 - self.BETA2**self.steps) ** 0.5
         denominator = (self.second.sqrt() / scale).add_(self.EPSILON)
-        self.weights.addcdiv_(self.first, denominator, value=-self.settings.lr / (1 - self.BETA1**self.steps))
+        self.weights.addcdiv_(
+            self.first, denominator, value=-self.settings.lr / (1 - self.BETA1**self.steps)
+        )
 
     def narrow(self, rows: int) -> None:
         self.weights, self.gradient, self.first, self.second = (
@@ -156,13 +162,19 @@ class Adam:
 
     def resume(self, memory: Vector) -> None:
         self.steps = int(memory[0])
-        for moment, saved in zip((self.first, self.second), tensor(memory[1:]).chunk(2), strict=True):
+        for moment, saved in zip(
+            (self.first, self.second), tensor(memory[1:]).chunk(2), strict=True
+        ):
             moment.copy_(saved)
 
 
-def optimiser(trained: Trained, settings: LocalTraining, memory: Vector | None = None, live: Live = whole) -> Optimiser:
+def optimiser(
+    trained: Trained, settings: LocalTraining, memory: Vector | None = None, live: Live = whole
+) -> Optimiser:
     """A fresh optimiser for one visit, or one that goes on with the memory of an earlier visit."""
-    made: Optimiser = Sgd(trained, settings, live) if settings.optimizer == "sgd" else Adam(trained, settings)
+    made: Optimiser = (
+        Sgd(trained, settings, live) if settings.optimizer == "sgd" else Adam(trained, settings)
+    )
     if memory is not None:
         made.resume(memory)
     return made

@@ -1,12 +1,12 @@
 """Convolution kernels without the taps that only ever meet padding.
 
-Small images grow smaller from layer to layer. Where a 3 x 3 kernel is applied to a single pixel, eight of its nine taps
-are multiplied by padding at every position: they add nothing forward, and their gradient is zero. Such zeros cost as
-much as any other number; in torchvision's ResNet-18 for images of 32 x 32 they are two thirds of all parameters. Here
-such a kernel shows the convolution the block of taps that meet the image somewhere. The others stay in the flat
-vectors, where momentum, weight decay and sums find them, with a gradient of zero. What is left is computed tap by tap
-(`tapwise`) where most of it would be padding still.
-"""
+Small images grow smaller from layer to layer. Where a 3 x 3 kernel is applied to a single pixel,
+eight of its nine taps are multiplied by padding at every position: they add nothing forward, and
+their gradient is zero. Such zeros cost as much as any other number; in torchvision's ResNet-18 for
+images of 32 x 32 they are two thirds of all parameters. Here such a kernel shows the convolution
+the block of taps that meet the image somewhere. The others stay in the flat vectors, where
+momentum, weight decay and sums find them, with a gradient of zero. What is left is computed tap by
+tap (`tapwise`) where most of it would be padding still."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ MOSTLY_PADDING = 0.5
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a convolution: the block of taps that meet the image, the padding that the block needs, the number of
-    positions, and for each tap of the block the pixels that it meets, and where."""
+    """One axis of a convolution: the block of taps that meet the image, the padding that the block
+    needs, the number of positions, and for each tap of the block the pixels that it meets, and
+    where."""
 
     block: slice
     padding: int
@@ -53,13 +54,18 @@ def leave_out_padding(resident: Resident, image: Image) -> None:
 
 
 def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
-    """The convolutions that have a kernel to themselves and meet inputs of one size, with that size."""
+    """The convolutions that have a kernel to themselves and meet inputs of one size, with that
+    size."""
     met: dict[nn.Conv2d, set[Size]] = {}
 
     def note(conv: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         met.setdefault(cast(nn.Conv2d, conv), set()).add(size_of(inputs[0]))
 
-    hooks = [module.register_forward_pre_hook(note) for module in net.modules() if type(module) is nn.Conv2d]
+    hooks = [
+        module.register_forward_pre_hook(note)
+        for module in net.modules()
+        if type(module) is nn.Conv2d
+    ]
     was_training, device = net.training, next(net.parameters()).device
     height, width, channels = image
     with torch.no_grad():
@@ -76,8 +82,8 @@ def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
 
 
 def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
-    """An axis without the taps that meet padding only; None where no padding that is the same on both sides makes the
-    others answer as many positions as the whole kernel does."""
+    """An axis without the taps that meet padding only; None where no padding that is the same on
+    both sides makes the others answer as many positions as the whole kernel does."""
     # Reflected or circular padding is no zero: every tap meets something.
     if isinstance(conv.padding, str) or conv.padding_mode != "zeros":
         return None
@@ -85,7 +91,10 @@ def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
         setting[which] for setting in (conv.kernel_size, conv.stride, conv.padding, conv.dilation)
     )
     positions = (size + 2 * padding - step * (taps - 1) - 1) // stride + 1
-    met = [[at for at in range(positions) if 0 <= at * stride - padding + tap * step < size] for tap in range(taps)]
+    met = [
+        [at for at in range(positions) if 0 <= at * stride - padding + tap * step < size]
+        for tap in range(taps)
+    ]
     reached = [tap for tap in range(taps) if met[tap]]
     if not reached:
         return None
@@ -102,9 +111,14 @@ def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
 
 
 def change(resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns: Axis) -> None:
-    """Show a convolution its block of the kernel, and compute it tap by tap where the whole meets mostly padding."""
+    """Show a convolution its block of the kernel, and compute it tap by tap where the whole meets
+    mostly padding."""
     kernel, block = conv.kernel_size, (len(rows.taps), len(columns.taps))
-    share = rows.meetings * columns.meetings / (rows.positions * columns.positions * kernel[0] * kernel[1])
+    share = (
+        rows.meetings
+        * columns.meetings
+        / (rows.positions * columns.positions * kernel[0] * kernel[1])
+    )
     # A GPU is quicker with one kernel than with many small ones.
     tapwise = share <= MOSTLY_PADDING and conv.groups == 1 and conv.weight.device.type == "cpu"
     if block == kernel and not tapwise:

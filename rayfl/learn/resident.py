@@ -1,10 +1,10 @@
-"""A network that stays in memory and takes its weights from, and gives them back to, one flat vector.
+"""A network that stays in memory and takes its weights from, and gives them back to, one flat
+vector.
 
-Trainable parameters come first, then frozen ones, then floating-point buffers (BatchNorm statistics), each in the
-order of the module; integer counters are left out. Four-dimensional weights lie as (out, height, width, in), the layout
-in which CPUs and GPUs commonly convolve fastest, unless the run asks for torch's own: the vector has one meaning
-wherever it goes.
-"""
+Trainable parameters come first, then frozen ones, then floating-point buffers (BatchNorm
+statistics), each in the order of the module; integer counters are left out. Four-dimensional
+weights lie as (out, height, width, in), the layout in which CPUs and GPUs commonly convolve
+fastest, unless the run asks for torch's own: the vector has one meaning wherever it goes."""
 
 from __future__ import annotations
 
@@ -32,16 +32,22 @@ def blank(length: int) -> Vector:
 class Resident:
     """A module whose parameters, gradients and float buffers are views into flat tensors."""
 
-    def __init__(self, net: nn.Module, device: torch.device, layout: Layout = "channels_last") -> None:
+    def __init__(
+        self, net: nn.Module, device: torch.device, layout: Layout = "channels_last"
+    ) -> None:
         self.net, self.layout = net.to(device), layout
-        # A frozen parameter must stay out of reach of weight decay and momentum, which act on the whole front part.
+        # A frozen parameter must stay out of reach of weight decay and momentum, which act on the
+        # whole front part.
         self.tensors = sorted(net.parameters(), key=lambda parameter: not parameter.requires_grad)
         buffers = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
         self.homes = list(homes([*self.tensors, *buffers], layout))
         self.n_parameters = sum(tensor.numel() for tensor in self.tensors if tensor.requires_grad)
-        self.flat = torch.empty(sum(home.length for home in self.homes), dtype=torch.float32, device=device)
+        self.flat = torch.empty(
+            sum(home.length for home in self.homes), dtype=torch.float32, device=device
+        )
         self.gradient = torch.zeros(self.n_parameters, dtype=torch.float32, device=device)
-        # The same memory for numpy, where it can see it: small clients come by too often to ask for it each time.
+        # The same memory for numpy, where it can see it: small clients come by too often to ask for
+        # it each time.
         self.array = self.flat.numpy() if device.type == "cpu" else None
         self.large = self.array is not None and len(self.flat) >= LARGE
         self.given = self.narrowed = False
@@ -60,7 +66,8 @@ class Resident:
     def load(self, weights: Vector) -> Resident:
         """Take these weights, in place."""
         if self.array is not None:
-            # torch will not look at read-only memory, and a copy to make it writable would cost as much as the load.
+            # torch will not look at read-only memory, and a copy to make it writable would cost as
+            # much as the load.
             np.copyto(self.array, weights)
         else:
             self.flat.copy_(torch.from_numpy(np.require(weights, np.float32, "W")))
@@ -74,8 +81,8 @@ class Resident:
         return weights
 
     def give(self, fresh: Callable[[int], Vector] = blank) -> Vector:
-        """The weights, at the end of a visit. Large ones are not copied: their memory is given away, and the network
-        gets other, by `move`, before anybody uses it again."""
+        """The weights, at the end of a visit. Large ones are not copied: their memory is given
+        away, and the network gets other, by `move`, before anybody uses it again."""
         if not self.large:
             return self.dump(fresh)
         assert self.array is not None
@@ -95,7 +102,8 @@ class Resident:
 
     @contextmanager
     def loose(self) -> Iterator[list[Tensor]]:
-        """For a while, the gradients of the trainable parameters stay where a backward pass makes them."""
+        """For a while, the gradients of the trainable parameters stay where a backward pass makes
+        them."""
         try:
             yield [tensor for tensor in self.tensors if tensor.requires_grad]
         finally:
@@ -104,7 +112,8 @@ class Resident:
                     home.tensor.grad = home.of(self.gradient)
 
     def narrow(self, parameter: Tensor, block: Block) -> Tensor | None:
-        """Show a network only a block of a parameter; where the gradient of the block lies, if it has one."""
+        """Show a network only a block of a parameter; where the gradient of the block lies, if it
+        has one."""
         at = next(i for i, home in enumerate(self.homes) if home.tensor is parameter)
         home = self.homes[at] = replace(self.homes[at], block=block)
         self.narrowed = True
@@ -128,7 +137,8 @@ class Resident:
 
 @dataclass(frozen=True)
 class Home:
-    """Where a tensor lies in a flat vector: its span, its whole shape, and the block of it that is shown."""
+    """Where a tensor lies in a flat vector: its span, its whole shape, and the block of it that is
+    shown."""
 
     tensor: Tensor
     span: slice

@@ -1,9 +1,10 @@
 """Many copies of a small network, trained in lockstep: one kernel does a step of every client.
 
-For small networks a step's time is launching kernels, not arithmetic, so a place that holds fifty clients launches each
-kernel once for all of them. Row k of a matrix holds the parameters of client k. Networks made of linear layers and
-pointwise ones are written out as batched matrix products; others go through torch.func.vmap. A network with running
-statistics or dropout is not stacked: its steps would not be those of the network alone.
+For small networks a step's time is launching kernels, not arithmetic, so a place that holds fifty
+clients launches each kernel once for all of them. Row k of a matrix holds the parameters of client
+k. Networks made of linear layers and pointwise ones are written out as batched matrix products;
+others go through torch.func.vmap. A network with running statistics or dropout is not stacked: its
+steps would not be those of the network alone.
 
 Draws, mini-batches and optimiser are the ones of `fit`, so results differ from it by rounding only.
 """
@@ -22,15 +23,26 @@ from torch import Tensor, nn
 from rayfl.learn.augment.base import Unchanged
 from rayfl.learn.fit import visits
 from rayfl.learn.learner import Learner, fresh_seed
+from rayfl.learn.local_fit import Adjust, Fit, Trainee
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.resident import Resident, Vector
-from rayfl.learn.wish import Adjust, Fit, Trainee
 
 STACK_BYTES = 64 << 20
-"""Parameters, gradients and momenta of a stack stay below this; larger cohorts are trained in several stacks."""
-POINTWISE: tuple[type[nn.Module], ...] = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Identity)
+"""Parameters, gradients and momenta of a stack stay below this; larger cohorts are trained in
+several stacks."""
+POINTWISE: tuple[type[nn.Module], ...] = (
+    nn.ReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.GELU,
+    nn.SiLU,
+    nn.Identity,
+)
 PLAIN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.ReLU)
-UNSTACKABLE: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+UNSTACKABLE: tuple[type[nn.Module], ...] = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.dropout._DropoutNd,
+)
 
 
 def stackable(learner: Learner) -> bool:
@@ -48,8 +60,9 @@ def copies_at_once(parameters: int) -> int:
 
 
 class Stack:
-    """Copies of one network: `parameters` and `gradient` have a row a copy, and `forward` maps (copy, image, ...) to
-    (copy, image, class). It is trained by the optimisers of a single network."""
+    """Copies of one network: `parameters` and `gradient` have a row a copy, and `forward` maps
+    (copy, image, ...) to (copy, image, class). It is trained by the optimisers of a single
+    network."""
 
     def __init__(self, resident: Resident, copies: int) -> None:
         self.parameters = torch.empty(copies, resident.n_parameters, device=resident.flat.device)
@@ -86,7 +99,8 @@ class Rows:
             for name, (span, like) in stack.spans.items()
         }
         self.gradients = {
-            name: rows_shaped(stack.gradient[:copies, span], like) for name, (span, like) in stack.spans.items()
+            name: rows_shaped(stack.gradient[:copies, span], like)
+            for name, (span, like) in stack.spans.items()
         }
         kinds = [type(layer) for _, layer in self.layers or []]
         self.plain = bool(kinds) and all(issubclass(kind, PLAIN) for kind in kinds)
@@ -113,7 +127,8 @@ class Rows:
 
     @torch.no_grad()
     def by_hand(self, x: Tensor, y: Tensor, share: Tensor) -> None:
-        """The gradient of the cross-entropy through a chain of linear layers and ReLU, without a graph."""
+        """The gradient of the cross-entropy through a chain of linear layers and ReLU, without a
+        graph."""
         layers, entered = self.layers or [], [x]
         for named_layer in layers:
             entered.append(batched([named_layer], self.leaves, entered[-1]))
@@ -127,7 +142,11 @@ class Rows:
             if isinstance(layer, nn.ReLU):
                 slope = torch.ops.aten.threshold_backward(slope, entered[i], 0)
             elif isinstance(layer, nn.Linear):
-                torch.bmm(slope.transpose(1, 2), entered[i].flatten(2), out=self.gradients[f"{name}.weight"])
+                torch.bmm(
+                    slope.transpose(1, 2),
+                    entered[i].flatten(2),
+                    out=self.gradients[f"{name}.weight"],
+                )
                 if layer.bias is not None:
                     torch.sum(slope, dim=1, out=self.gradients[f"{name}.bias"])
                 if i > self.first_linear:  # nobody asks for the gradient of an image
@@ -144,14 +163,16 @@ def spans(resident: Resident) -> Iterator[tuple[str, tuple[slice, Tensor]]]:
 
 
 def rows_shaped(rows: Tensor, like: Tensor) -> Tensor:
-    """A matrix of rows as tensors of one shape; convolution kernels channels-last, as in a single network."""
+    """A matrix of rows as tensors of one shape; convolution kernels channels-last, as in a single
+    network."""
     start, stride = rows.storage_offset(), rows.stride(0)
     shape, strides = (len(rows), *like.shape), (stride, *like.stride())
     return rows.as_strided(shape, strides, start)
 
 
 def written_out(net: nn.Module, name: str = "") -> list[tuple[str, nn.Module]] | None:
-    """The layers of a network that is a chain of linear and pointwise ones, with their names; None for any other."""
+    """The layers of a network that is a chain of linear and pointwise ones, with their names; None
+    for any other."""
     children = list(net.named_children())
     if not children:
         return [(name, net)] if isinstance(net, (nn.Linear, nn.Flatten, *POINTWISE)) else None
@@ -167,7 +188,9 @@ def written_out(net: nn.Module, name: str = "") -> list[tuple[str, nn.Module]] |
     return chain
 
 
-def batched(layers: Sequence[tuple[str, nn.Module]], leaves: dict[str, Tensor], x: Tensor) -> Tensor:
+def batched(
+    layers: Sequence[tuple[str, nn.Module]], leaves: dict[str, Tensor], x: Tensor
+) -> Tensor:
     """The chain of layers for every copy at once."""
     for name, layer in layers:
         if isinstance(layer, nn.Flatten):
@@ -175,7 +198,11 @@ def batched(layers: Sequence[tuple[str, nn.Module]], leaves: dict[str, Tensor], 
         elif isinstance(layer, nn.Linear):
             weight = leaves[f"{name}.weight"].transpose(1, 2)
             bias = leaves.get(f"{name}.bias")
-            x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)
+            x = (
+                torch.bmm(x, weight)
+                if bias is None
+                else torch.baddbmm(bias.unsqueeze(1), x, weight)
+            )
         else:
             x = layer(x)
     return x
@@ -185,8 +212,11 @@ Steps = list[NDArray[np.int64]]
 """The mini-batches of one client: positions in its shard."""
 
 
-def fit_together(learner: Learner, clients: Sequence[Trainee], wishes: Sequence[Fit]) -> list[tuple[Vector, int]]:
-    """What `fit` gives each client, and how many samples it took, in as few stacks as memory allows."""
+def fit_together(
+    learner: Learner, clients: Sequence[Trainee], wishes: Sequence[Fit]
+) -> list[tuple[Vector, int]]:
+    """What `fit` gives each client, and how many samples it took, in as few stacks as memory
+    allows."""
     most = copies_at_once(learner.resident().n_parameters)
     trained: list[tuple[Vector, int]] = []
     for start in range(0, len(clients), most):
@@ -195,8 +225,11 @@ def fit_together(learner: Learner, clients: Sequence[Trainee], wishes: Sequence[
     return trained
 
 
-def fit_stack(learner: Learner, clients: Sequence[Trainee], wishes: Sequence[Fit]) -> list[tuple[Vector, int]]:
-    """Train one stack, clients with the most steps first, so that those still at work are always the first rows."""
+def fit_stack(
+    learner: Learner, clients: Sequence[Trainee], wishes: Sequence[Fit]
+) -> list[tuple[Vector, int]]:
+    """Train one stack, clients with the most steps first, so that those still at work are always
+    the first rows."""
     images, labels = common_data(learner, clients)
     learner.probe(clients[0].x)
     plans = [steps_of(learner, client) for client in clients]
@@ -234,7 +267,8 @@ def steps_of(learner: Learner, client: Trainee) -> Steps:
 
 @dataclass(frozen=True)
 class Batches:
-    """Step by step, the images of every copy that still has some; copies with the most steps come first."""
+    """Step by step, the images of every copy that still has some; copies with the most steps come
+    first."""
 
     plans: Sequence[Steps]
     starts: NDArray[np.int64]
@@ -242,8 +276,8 @@ class Batches:
     labels: Tensor
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Images (copy, image, ...), labels (copy, image), and what each image counts: one over its batch, or nothing
-        where it only fills a row."""
+        """Images (copy, image, ...), labels (copy, image), and what each image counts: one over its
+        batch, or nothing where it only fills a row."""
         counts = np.array([len(plan) for plan in self.plans])
         for step in range(int(counts.max(initial=0))):
             active = [plan[step] for plan in self.plans[: int((counts > step).sum())]]
@@ -252,7 +286,9 @@ class Batches:
             yield self.images[at], self.labels[at], torch.from_numpy(share).to(self.images.device)
 
 
-def padded(active: Steps, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def padded(
+    active: Steps, starts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Positions among all images, a row a copy, and the share of each in its copy's batch."""
     lengths = np.array([len(index) for index in active])
     # Where a row is filled up, its copy's first image stands, and counts nothing.
@@ -263,7 +299,9 @@ def padded(active: Steps, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64],
     return index, (inside / lengths[:, None]).astype(np.float32)
 
 
-def descend(learner: Learner, stack: Stack, batches: Batches, adjusts: Sequence[Adjust | None]) -> None:
+def descend(
+    learner: Learner, stack: Stack, batches: Batches, adjusts: Sequence[Adjust | None]
+) -> None:
     """All steps of all copies; a copy that has none left keeps its row."""
     update = optimiser(stack, learner.training)
     for x, y, share in batches:
@@ -275,7 +313,9 @@ def descend(learner: Learner, stack: Stack, batches: Batches, adjusts: Sequence[
         else:
             with learner.precision():
                 logits = rows.forward(x)
-            losses = functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten(), reduction="none")
+            losses = functional.cross_entropy(
+                logits.flatten(0, 1).float(), y.flatten(), reduction="none"
+            )
             rows.backward((losses * share.flatten()).sum())
         for row, adjust in enumerate(adjusts[: len(x)]):
             if adjust is not None:

@@ -1,9 +1,8 @@
 """Convolutions of a few pixels, tap by tap.
 
-Where an image has shrunk to four pixels, more than half of what a convolution multiplies is padding. Here each tap of
-the kernel is one matrix product with the pixels that it meets anywhere, with its matrix as it lies in the kernel, and
-nothing else is multiplied.
-"""
+Where an image has shrunk to four pixels, more than half of what a convolution multiplies is
+padding. Here each tap of the kernel is one matrix product with the pixels that it meets anywhere,
+with its matrix as it lies in the kernel, and nothing else is multiplied."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ Part = tuple[slice, slice]
 
 @dataclass(frozen=True)
 class Tap:
-    """A tap of a kernel: its row and column, and the pixels that it meets at which positions of the answer."""
+    """A tap of a kernel: its row and column, and the pixels that it meets at which positions of the
+    answer."""
 
     row: int
     column: int
@@ -34,7 +34,8 @@ class Tap:
 
 @dataclass(frozen=True)
 class Taps:
-    """All taps that meet anything, the answer's height and width, and where the kernel's gradient belongs."""
+    """All taps that meet anything, the answer's height and width, and where the kernel's gradient
+    belongs."""
 
     taps: Sequence[Tap]
     height: int
@@ -63,7 +64,10 @@ class Tapwise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:
         pixels, weight = ctx.saved_tensors
-        answer, back = channels_behind(slope), torch.zeros_like(pixels) if ctx.needs_input_grad[0] else None
+        answer, back = (
+            channels_behind(slope),
+            torch.zeros_like(pixels) if ctx.needs_input_grad[0] else None,
+        )
         for tap in ctx.of.taps:
             sloping = rows(answer, tap.positions)
             if ctx.of.slopes is not None:

@@ -13,7 +13,8 @@ Channels = Annotated[tuple[float, ...], Field(min_length=1)]
 
 
 class Normalisation(BaseModel):
-    """Per-channel mean and standard deviation of pixels in [0, 1]; one number serves every channel."""
+    """Per-channel mean and standard deviation of pixels in [0, 1]; one number serves every
+    channel."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     mean: Channels = (0.0,)
@@ -33,19 +34,23 @@ class LocalTraining(BaseModel):
     """Local steps of a visit; replaces `epochs` where given."""
     batch_size: Count = 32
     drop_last: bool = False
-    augment: Annotated[Augmentation, slot(AUGMENTATIONS)] = Field(default="none", validate_default=True)
+    augment: Annotated[Augmentation, slot(AUGMENTATIONS)] = Field(
+        default="none", validate_default=True
+    )
     normalise: Normalisation | Literal["dataset"] | None = None
     """Applied to every pixel that a network sees; `dataset` measures the training set."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of a training step; weights, sums and evaluations are fp32 always."""
     stack: Literal["never", "auto", "always"] = "never"
-    """Train many small clients of a place in lockstep; `auto` where that measures faster. Equal but for rounding."""
+    """Train many small clients of a place in lockstep; `auto` where that measures faster. Equal but
+    for rounding."""
     layout: Literal["channels_last", "channels_first"] = "channels_last"
-    """How images and kernels lie in memory. `channels_first` is faster on CPUs where kernels are larger than what they
-    are applied to: large networks, small images, few to a batch. Equal but for rounding."""
+    """How images and kernels lie in memory. `channels_first` is faster on CPUs where kernels are
+    larger than what they are applied to: large networks, small images, few to a batch. Equal but
+    for rounding."""
     kernels: Literal["whole", "reached"] = "whole"
-    """`reached` leaves out what a convolution's kernel only ever lays on padding: much of a large network, where images
-    are small. Equal but for rounding; such a network is not stacked."""
+    """`reached` leaves out what a convolution's kernel only ever lays on padding: much of a large
+    network, where images are small. Equal but for rounding; such a network is not stacked."""
     compile: Literal["never", "default", "reduce-overhead", "max-autotune"] = "never"
     """torch.compile's mode for the network; `reduce-overhead` records CUDA graphs."""
 
@@ -66,7 +71,8 @@ class Participation(BaseModel):
         return self
 
     def cohort(self, clients: int) -> int:
-        """How many of `clients` take part in a round (the truncation is FedAvg's: 0.29 of 100 is 28)."""
+        """How many of `clients` take part in a round (the truncation is FedAvg's: 0.29 of 100 is
+        28)."""
         if self.clients_per_round is not None:
             return min(self.clients_per_round, clients)
         return max(int((1.0 if self.fraction is None else self.fraction) * clients), 1)

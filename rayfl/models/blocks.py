@@ -10,14 +10,15 @@ from torch import nn
 from rayfl.models.norm import Norm
 
 GROUPS = 32
-"""Most groups of a GroupNorm (Wu and He, ECCV 2018); fewer where the channels do not divide by it."""
+"""Most groups of a GroupNorm (Wu and He, ECCV 2018); fewer where the channels do not divide by
+it."""
 
 
 def normaliser(norm: Norm, track_running_stats: bool = True) -> Callable[[int], nn.Module]:
     """The layer that normalises so many channels.
 
-    Without running statistics BatchNorm uses those of the batch in evaluation too, and nothing of it is averaged.
-    """
+    Without running statistics BatchNorm uses those of the batch in evaluation too, and nothing of
+    it is averaged."""
     if norm == "group":
         return lambda channels: nn.GroupNorm(math.gcd(GROUPS, channels), channels)
     return lambda channels: nn.BatchNorm2d(channels, track_running_stats=track_running_stats)
@@ -31,9 +32,8 @@ def normalised(convolution: nn.Conv2d, norm: Callable[[int], nn.Module]) -> list
 def halved(*layers: nn.Module) -> list[nn.Module]:
     """Layers that end in a ReLU, and then the maximum of every 2 x 2.
 
-    The maximum is taken first: which of four is the largest, and what reaches it backward, is the same to the last bit,
-    and the ReLU has a quarter of the work.
-    """
+    The maximum is taken first: which of four is the largest, and what reaches it backward, is the
+    same to the last bit, and the ReLU has a quarter of the work."""
     *others, relu = layers
     return [*others, nn.MaxPool2d(2), relu]
 

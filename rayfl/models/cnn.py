@@ -1,7 +1,7 @@
 """Plain convolutional networks of the federated literature.
 
-torch is imported where one is built: the driver and the coordinator read settings, and stay half as large without it.
-"""
+torch is imported where one is built: the driver and the coordinator read settings, and stay half as
+large without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @component
 class MnistCNN:
-    """Two 5x5 convolutions (10, 20) and a hidden layer of 50: the MNIST network of FedDS's released code."""
+    """Two 5x5 convolutions (10, 20) and a hidden layer of 50: the MNIST network of FedDS's released
+    code."""
 
     dropout: Fraction = 0.5
 
@@ -35,12 +36,15 @@ class MnistCNN:
             nn.Flatten(),
         )
         hidden = nn.Linear(feature_size(convolutions, shape, "mnist_cnn"), 50)
-        return linear_on(nn.Sequential(convolutions, hidden, nn.ReLU(), nn.Dropout(self.dropout)), 50, classes)
+        return linear_on(
+            nn.Sequential(convolutions, hidden, nn.ReLU(), nn.Dropout(self.dropout)), 50, classes
+        )
 
 
 @component
 class MnistCNNWide:
-    """Two padded 5x5 convolutions (32, 64) and a hidden layer of 512: the CNN of McMahan et al. (AISTATS 2017)."""
+    """Two padded 5x5 convolutions (32, 64) and a hidden layer of 512: the CNN of McMahan et al.
+    (AISTATS 2017)."""
 
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
@@ -59,7 +63,8 @@ class MnistCNNWide:
 
 @component
 class VGG:
-    """Three stages of two 3x3 convolutions and two hidden layers of 512: FedDS's network for CIFAR-10."""
+    """Three stages of two 3x3 convolutions and two hidden layers of 512: FedDS's network for
+    CIFAR-10."""
 
     dropout: Fraction = 0.5
     norm: Norm = "batch"
@@ -77,17 +82,22 @@ class VGG:
             layers += normalised(nn.Conv2d(inputs, width, 3, padding=1), norm)
             layers += halved(*normalised(nn.Conv2d(width, width, 3, padding=1), norm))
         convolutions = nn.Sequential(*layers, nn.Flatten())
-        hidden = [nn.Linear(feature_size(convolutions, shape, "vgg"), 512), nn.ReLU(), nn.Dropout(self.dropout)]
+        hidden = [
+            nn.Linear(feature_size(convolutions, shape, "vgg"), 512),
+            nn.ReLU(),
+            nn.Dropout(self.dropout),
+        ]
         hidden += [nn.Linear(512, 512), nn.ReLU(), nn.Dropout(self.dropout)]
         return linear_on(nn.Sequential(convolutions, *hidden), 512, classes)
 
 
 @component
 class CNN4:
-    """Convolution, normalisation, ReLU and pooling, once per width: FedRN's network (Kim et al., CIKM 2022).
+    """Convolution, normalisation, ReLU and pooling, once per width: FedRN's network (Kim et al.,
+    CIKM 2022).
 
-    The paper's BatchNorm keeps no running statistics: it normalises with the batch in evaluation too.
-    """
+    The paper's BatchNorm keeps no running statistics: it normalises with the batch in evaluation
+    too."""
 
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64, 64, 64)
     norm: Norm = "batch"

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FeatureKey:
-    """Whose features: the dataset's sha256, the encoder's fingerprint and which view of the images was encoded."""
+    """Whose features: the dataset's sha256, the encoder's fingerprint and which view of the images
+    was encoded."""
 
     dataset: str
     encoder: str
@@ -36,13 +37,15 @@ class FeatureKey:
 
 
 class FeatureStore:
-    """A folder of `.npy` arrays, each with a small JSON file that says what it holds and what its hash is."""
+    """A folder of `.npy` arrays, each with a small JSON file that says what it holds and what its
+    hash is."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
     def get(self, key: FeatureKey) -> Features | None:
-        """The features, memory-mapped and read-only; None if there are none, or (logged) if the files are damaged."""
+        """The features, memory-mapped and read-only; None if there are none, or (logged) if the
+        files are damaged."""
         array, note = self._files(key)
         if not note.is_file():
             return None
@@ -53,7 +56,8 @@ class FeatureStore:
             return None
 
     def put(self, key: FeatureKey, features: Features) -> Path:
-        """Write the features so that a reader finds all of them or none; returns the array's path."""
+        """Write the features so that a reader finds all of them or none; returns the array's
+        path."""
         if features.dtype != np.float32 or features.ndim != 2:
             got = f"{features.dtype} {features.shape}"
             raise StorageError(broken("features are float32, one row a sample", got))
@@ -61,11 +65,18 @@ class FeatureStore:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             write_atomically(array, lambda file: np.save(file, features))
-            facts = {**asdict(key), "rows": len(features), "dim": features.shape[1], "sha256": sha256_of(array)}
+            facts = {
+                **asdict(key),
+                "rows": len(features),
+                "dim": features.shape[1],
+                "sha256": sha256_of(array),
+            }
             write_atomically(note, lambda file: file.write(json.dumps(facts, indent=1).encode()))
         except OSError as error:
             remedy = "Free some space or choose another cache folder"
-            raise StorageError(broken("features must be written to the cache", f"{array}: {error}", remedy)) from error
+            raise StorageError(
+                broken("features must be written to the cache", f"{array}: {error}", remedy)
+            ) from error
         return array
 
     def _files(self, key: FeatureKey) -> tuple[Path, Path]:
@@ -79,14 +90,17 @@ def chunks(count: int, size: int) -> list[slice]:
 
 
 def verified(array: Path, note: Path) -> Features:
-    """Map the array, after its hash has been found to be the one noted; a ValueError tells what is wrong."""
+    """Map the array, after its hash has been found to be the one noted; a ValueError tells what is
+    wrong."""
     facts = json.loads(note.read_text())
     found = sha256_of(array)
     if found != facts["sha256"]:
         raise ValueError(f"sha256 is {found[:12]}, noted was {str(facts['sha256'])[:12]}")
     features: Features = np.load(array, mmap_mode="r", allow_pickle=False)
     if features.dtype != np.float32 or features.shape != (facts["rows"], facts["dim"]):
-        raise ValueError(f"holds {features.dtype} {features.shape}, noted was {facts['rows']} x {facts['dim']}")
+        raise ValueError(
+            f"holds {features.dtype} {features.shape}, noted was {facts['rows']} x {facts['dim']}"
+        )
     return features
 
 

@@ -1,4 +1,5 @@
-"""Fully connected networks on flattened pixels; like the convolutional ones, they import torch when they are built."""
+"""Fully connected networks on flattened pixels; like the convolutional ones, they import torch when
+they are built."""
 
 from __future__ import annotations
 

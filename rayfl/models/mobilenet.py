@@ -1,4 +1,5 @@
-"""MobileNet v1 for small images (Howard et al., arXiv 1704.04861), as FedRN uses it for CIFAR-100 and WebVision."""
+"""MobileNet v1 for small images (Howard et al., arXiv 1704.04861), as FedRN uses it for CIFAR-100
+and WebVision."""
 
 from __future__ import annotations
 
@@ -12,13 +13,24 @@ from rayfl.models.network import Network, Shape, linear_on
 from rayfl.models.norm import Norm
 
 STEM = 32
-BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
+BLOCKS = (
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    *((512, 1),) * 5,
+    (1024, 2),
+    (1024, 1),
+)
 """(channels, stride) of the thirteen separable blocks."""
 
 
 @component
 class MobileNet:
-    """Depthwise-separable blocks after a stem of stride 1; normalised with the batch, as in FedRN's experiments."""
+    """Depthwise-separable blocks after a stem of stride 1; normalised with the batch, as in FedRN's
+    experiments."""
 
     norm: Norm = "batch"
     track_running_stats: bool = False
@@ -33,7 +45,9 @@ class MobileNet:
         return linear_on(nn.Sequential(*layers, *pooled()), inputs, classes)
 
 
-def separable(inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]) -> list[nn.Module]:
+def separable(
+    inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]
+) -> list[nn.Module]:
     """A 3x3 convolution per channel, then a 1x1 convolution across channels."""
     depthwise = nn.Conv2d(inputs, inputs, 3, stride, padding=1, groups=inputs, bias=False)
     pointwise = nn.Conv2d(inputs, outputs, 1, bias=False)

@@ -1,4 +1,5 @@
-"""What every network is: a trunk that turns images into features, and a head that turns features into logits."""
+"""What every network is: a trunk that turns images into features, and a head that turns features
+into logits."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ Shape = tuple[int, int, int]
 class Network(nn.Module):
     """`forward(x) = head(features(x))` for float images x (N, channels, height, width).
 
-    Methods that put another head on the same trunk assign `head`; `feature_dim` is the width that it must take.
-    """
+    Methods that put another head on the same trunk assign `head`; `feature_dim` is the width that
+    it must take."""
 
     def __init__(self, trunk: nn.Module, head: nn.Module, feature_dim: int) -> None:
         super().__init__()
@@ -36,15 +37,21 @@ class Network(nn.Module):
 
 
 class Architecture(Protocol):
-    """What a model component does: build a network for images of one shape, drawing weights from torch's generator."""
+    """What a model component does: build a network for images of one shape, drawing weights from
+    torch's generator."""
 
     def build(self, shape: Shape, classes: int) -> Network: ...
 
 
 def initialise(spec: Architecture, shape: Shape, classes: int, seed: int) -> Network:
-    """The network that this seed gives: the same bits each time, with torch's own generator left as it was."""
+    """The network that this seed gives: the same bits each time, with torch's own generator left as
+    it was."""
     if min(shape) < 1 or classes < 1:
-        raise ConfigError(broken("a network needs positive image sides, channels and classes", f"{shape}, {classes}"))
+        raise ConfigError(
+            broken(
+                "a network needs positive image sides, channels and classes", f"{shape}, {classes}"
+            )
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return spec.build(shape, classes)
@@ -56,7 +63,8 @@ def linear_on(trunk: nn.Module, width: int, classes: int) -> Network:
 
 
 def feature_size(trunk: nn.Module, shape: Shape, name: str) -> int:
-    """Length of the vector that the trunk makes of an image of this shape; refused where the image is too small."""
+    """Length of the vector that the trunk makes of an image of this shape; refused where the image
+    is too small."""
     height, width, channels = shape
     training = trunk.training
     trunk.eval()

@@ -1,4 +1,5 @@
-"""Pre-activation ResNet-18 for small images (He et al., ECCV 2016), in the layouts that noisy-label papers use."""
+"""Pre-activation ResNet-18 for small images (He et al., ECCV 2016), in the layouts that noisy-label
+papers use."""
 
 from __future__ import annotations
 
@@ -19,9 +20,8 @@ WIDTHS = (64, 128, 256, 512)
 class PreActResNet18:
     """A 3x3 stem, four stages of two blocks, average pooling.
 
-    `stem_norm=True, final_norm=False` is the layout of CTRR's released code (Yi et al., CVPR 2022); the default is the
-    canonical one, which normalises once more before pooling.
-    """
+    `stem_norm=True, final_norm=False` is the layout of CTRR's released code (Yi et al., CVPR 2022);
+    the default is the canonical one, which normalises once more before pooling."""
 
     stem_norm: bool = False
     final_norm: bool = True
@@ -42,8 +42,8 @@ class PreActResNet18:
 
 
 class PreActBlock(nn.Module):
-    """Normalise, activate, convolve, twice; where the width grows, the stride is 2 and a 1x1 convolution of the
-    activated input is the shortcut."""
+    """Normalise, activate, convolve, twice; where the width grows, the stride is 2 and a 1x1
+    convolution of the activated input is the shortcut."""
 
     def __init__(self, inputs: int, outputs: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Residual networks (He et al., CVPR 2016) with the stem for small images or the one for ImageNet.
 
-The trunks are torchvision's, so that weight files in its layout fit them: self-supervised ones, too.
-"""
+The trunks are torchvision's, so that weight files in its layout fit them: self-supervised ones,
+too."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ Stem = Literal["cifar", "imagenet"]
 
 @component
 class ResNet18:
-    """The stem "cifar" is a 3x3 convolution of stride 1 without pooling; "imagenet" is 7x7 of stride 2, then max-pool.
+    """The stem "cifar" is a 3x3 convolution of stride 1 without pooling; "imagenet" is 7x7 of
+    stride 2, then max-pool.
 
-    `hidden` puts one hidden layer with dropout into the head (1024 in FedDS's released code). `weights` is "imagenet"
-    or a file in torchvision's layout, whose tensors lie below `prefix` ("encoder." in a lightning-bolts checkpoint);
-    the head stays random, and so does a stem that the file cannot fit.
-    """
+    `hidden` puts one hidden layer with dropout into the head (1024 in FedDS's released code).
+    `weights` is "imagenet" or a file in torchvision's layout, whose tensors lie below `prefix`
+    ("encoder." in a lightning-bolts checkpoint); the head stays random, and so does a stem that the
+    file cannot fit."""
 
     stem: Stem = "cifar"
     norm: Norm = "batch"
@@ -72,13 +73,20 @@ class ResNet50(ResNet18):
 
 
 def residual_trunk(spec: ResNet18, channels: int) -> nn.Module:
-    """torchvision's network without its classifier, its first layers exchanged where the images ask for it."""
+    """torchvision's network without its classifier, its first layers exchanged where the images ask
+    for it."""
     from torchvision.models import resnet
 
     norm = normaliser(spec.norm, spec.track_running_stats)
-    trunk: nn.Module = resnet.ResNet(getattr(resnet, spec.block), list(spec.repeats), norm_layer=norm)
+    trunk: nn.Module = resnet.ResNet(
+        getattr(resnet, spec.block), list(spec.repeats), norm_layer=norm
+    )
     small = spec.stem == "cifar"
-    stem = nn.Conv2d(channels, 64, 3, 1, 1, bias=False) if small else nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+    stem = (
+        nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
+        if small
+        else nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+    )
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     trunk.conv1 = stem
     trunk.fc = nn.Identity()
@@ -90,4 +98,6 @@ def residual_trunk(spec: ResNet18, channels: int) -> nn.Module:
 def residual_head(width: int, hidden: int, dropout: float, classes: int) -> nn.Module:
     if not hidden:
         return nn.Linear(width, classes)
-    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, classes))
+    return nn.Sequential(
+        nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, classes)
+    )

@@ -16,8 +16,8 @@ from rayfl.models.weights import below, load_exactly, weights_from
 class Torchvision:
     """Any network that `torchvision.models` can build and that ends in a linear layer.
 
-    `weights` is "imagenet" or a file in torchvision's layout, below `prefix`; the head stays random.
-    """
+    `weights` is "imagenet" or a file in torchvision's layout, below `prefix`; the head stays
+    random."""
 
     network: str
     weights: str | None = None
@@ -32,13 +32,18 @@ class Torchvision:
 
 
 def cut(name: str, shape: Shape, classes: int) -> tuple[Network, str]:
-    """A new torchvision network whose last linear layer has become the head, and the name which that layer had."""
+    """A new torchvision network whose last linear layer has become the head, and the name which
+    that layer had."""
     whole = fresh(name, shape, classes)
     linear = [(path, part) for path, part in whole.named_modules() if isinstance(part, nn.Linear)]
     head_name, head = linear[-1] if linear else ("", None)
     if head is None or head.out_features != classes:
         remedy = "Choose another one, or write a component that splits it"
-        raise ConfigError(broken("a network must end in a linear layer to be cut into trunk and head", name, remedy))
+        raise ConfigError(
+            broken(
+                "a network must end in a linear layer to be cut into trunk and head", name, remedy
+            )
+        )
     parent, _, attribute = head_name.rpartition(".")
     setattr(whole.get_submodule(parent), attribute, nn.Identity())
     if feature_size(whole, shape, name) != head.in_features:
@@ -52,11 +57,19 @@ def fresh(name: str, shape: Shape, classes: int) -> nn.Module:
 
     known = models.list_models(module=models)
     if name not in known:
-        raise ConfigError(f"torchvision has no network '{name}'. {nearest(name, known)} Known: {', '.join(known)}")
+        raise ConfigError(
+            f"torchvision has no network '{name}'. {nearest(name, known)} Known: {', '.join(known)}"
+        )
     if shape[2] != 3:
-        remedy = "Use cnn4, vgg, mobilenet or a resnet, which take any number, or turn the images to RGB"
-        raise ConfigError(broken(f"torchvision's '{name}' takes three channels", f"{shape[2]} channels", remedy))
-    network: nn.Module = models.get_model(name, weights=None, num_classes=classes, **extras(name, shape))
+        remedy = (
+            "Use cnn4, vgg, mobilenet or a resnet, which take any number, or turn the images to RGB"
+        )
+        raise ConfigError(
+            broken(f"torchvision's '{name}' takes three channels", f"{shape[2]} channels", remedy)
+        )
+    network: nn.Module = models.get_model(
+        name, weights=None, num_classes=classes, **extras(name, shape)
+    )
     return network
 
 
@@ -68,5 +81,7 @@ def extras(name: str, shape: Shape) -> dict[str, Any]:
         return {}
     height, width, _ = shape
     if height != width:
-        raise ConfigError(broken(f"torchvision's '{name}' takes square images", f"{height}x{width}"))
+        raise ConfigError(
+            broken(f"torchvision's '{name}' takes square images", f"{height}x{width}")
+        )
     return {"image_size": height} if name.startswith("vit_") else {"input_size": (height, width)}

@@ -19,12 +19,16 @@ from rayfl.errors import ConfigError, DataError, broken
 Weights = dict[str, Tensor]
 
 NESTS = ("state_dict", "teacher", "model")
-"""Keys under which training scripts put the weights of a checkpoint, beside optimisers and settings."""
+"""Keys under which training scripts put the weights of a checkpoint, beside optimisers and
+settings."""
 
 INERT = ("pytorch_lightning.", "lightning.", "lightning_fabric.", "pl_bolts.", "argparse.Namespace")
-"""Classes that trainers pickle beside the weights. They are read as plain mappings, never imported."""
+"""Classes that trainers pickle beside the weights. They are read as plain mappings, never
+imported."""
 
-CONVERT = "Where it was made, save the weights alone: torch.save(checkpoint['state_dict'], 'weights.pt')"
+CONVERT = (
+    "Where it was made, save the weights alone: torch.save(checkpoint['state_dict'], 'weights.pt')"
+)
 
 
 def read_weights(path: str | Path) -> Weights:
@@ -32,7 +36,11 @@ def read_weights(path: str | Path) -> Weights:
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataError(
-            broken("a weight file must exist", file, "Check the path; relative ones start where rayfl does")
+            broken(
+                "a weight file must exist",
+                file,
+                "Check the path; relative ones start where rayfl does",
+            )
         )
     return unpack(file.read_bytes(), str(file))
 
@@ -40,13 +48,21 @@ def read_weights(path: str | Path) -> Weights:
 def unpack(content: bytes, where: str) -> Weights:
     """The tensors in the bytes of a weight file; `where` is what errors call it."""
     try:
-        loaded = from_safetensors(content) if where.endswith(".safetensors") else restricted(content)
+        loaded = (
+            from_safetensors(content) if where.endswith(".safetensors") else restricted(content)
+        )
     except pickle.UnpicklingError as error:
         rule = "a weight file may hold tensors and plain values only"
-        raise DataError(broken(rule, f"{where}, which asks for other Python objects", CONVERT)) from error
-    except Exception as error:  # torch, zipfile and safetensors name a damaged file each in their own way
+        raise DataError(
+            broken(rule, f"{where}, which asks for other Python objects", CONVERT)
+        ) from error
+    except (
+        Exception
+    ) as error:  # torch, zipfile and safetensors name a damaged file each in their own way
         rule = "a weight file must be whole and in the form of PyTorch or safetensors"
-        raise DataError(broken(rule, f"{where} ({type(error).__name__})", "Fetch it again")) from error
+        raise DataError(
+            broken(rule, f"{where} ({type(error).__name__})", "Fetch it again")
+        ) from error
     return tensors(loaded, where)
 
 
@@ -58,7 +74,8 @@ def from_safetensors(content: bytes) -> Weights:
 
 
 def restricted(content: bytes) -> Any:
-    """Unpickle tensors and plain containers only, with stand-ins for the classes that trainers leave behind."""
+    """Unpickle tensors and plain containers only, with stand-ins for the classes that trainers
+    leave behind."""
     with stand_ins(content):
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
@@ -66,8 +83,8 @@ def restricted(content: bytes) -> Any:
 def stand_ins(content: bytes) -> Any:
     """A context in which the foreign names that trainers leave in a file load as OrderedDict.
 
-    torch lets a restricted file fill no other mapping, and trainers pickle settings as classes derived from dict.
-    """
+    torch lets a restricted file fill no other mapping, and trainers pickle settings as classes
+    derived from dict."""
     list_names = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
     if list_names is None or not content.startswith(b"PK"):
         return nullcontext()
@@ -80,14 +97,21 @@ def tensors(loaded: Any, where: str) -> Weights:
     for nest in NESTS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(nest), Mapping):
             loaded = loaded[nest]
-    found = {str(k): v for k, v in loaded.items() if isinstance(v, Tensor)} if isinstance(loaded, Mapping) else {}
+    found = (
+        {str(k): v for k, v in loaded.items() if isinstance(v, Tensor)}
+        if isinstance(loaded, Mapping)
+        else {}
+    )
     if not found:
-        raise DataError(broken("a weight file must hold named tensors", f"none in {where}", CONVERT))
+        raise DataError(
+            broken("a weight file must hold named tensors", f"none in {where}", CONVERT)
+        )
     return found
 
 
 def imagenet_weights(network: str) -> Weights:
-    """torchvision's first ImageNet weights of one of its networks, from its cache or its download."""
+    """torchvision's first ImageNet weights of one of its networks, from its cache or its
+    download."""
     from torchvision.models import get_model_weights
 
     try:
@@ -114,26 +138,45 @@ def weights_from(source: str, network: str) -> Weights:
 
 def below(weights: Weights, prefix: str, where: str) -> Weights:
     """The tensors whose names start with a prefix, without it."""
-    found = {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
+    found = {
+        name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)
+    }
     if not found:
         known = ", ".join(sorted({name.split(".")[0] for name in weights})[:8])
-        raise DataError(broken(f"tensors of {where} must start with '{prefix}'", known, "Set `prefix` to fit the file"))
+        raise DataError(
+            broken(
+                f"tensors of {where} must start with '{prefix}'",
+                known,
+                "Set `prefix` to fit the file",
+            )
+        )
     return found
 
 
 def load_exactly(module: nn.Module, weights: Weights, where: str, skip: Iterable[str] = ()) -> None:
-    """Copy the weights into a module: every tensor finds its place and its shape, but for names that start with `skip`.
+    """Copy the weights into a module: every tensor finds its place and its shape, but for names
+    that start with `skip`.
 
-    Step counters of normalisation layers may be absent: older files have none, and evaluation does not read them.
-    """
+    Step counters of normalisation layers may be absent: older files have none, and evaluation does
+    not read them."""
     skipped = tuple(skip)
-    wanted = {name: value for name, value in module.state_dict().items() if not name.startswith(skipped or "\0")}
+    wanted = {
+        name: value
+        for name, value in module.state_dict().items()
+        if not name.startswith(skipped or "\0")
+    }
     given = {name: value for name, value in weights.items() if not name.startswith(skipped or "\0")}
-    missing = [name for name in wanted if name not in given and not name.endswith("num_batches_tracked")]
+    missing = [
+        name for name in wanted if name not in given and not name.endswith("num_batches_tracked")
+    ]
     foreign = [name for name in given if name not in wanted]
-    misshapen = [name for name in wanted if name in given and wanted[name].shape != given[name].shape]
+    misshapen = [
+        name for name in wanted if name in given and wanted[name].shape != given[name].shape
+    ]
     faults = (("missing", missing), ("unknown", foreign), ("of another shape", misshapen))
-    told = "; ".join(f"{len(names)} {fault} ({', '.join(names[:3])})" for fault, names in faults if names)
+    told = "; ".join(
+        f"{len(names)} {fault} ({', '.join(names[:3])})" for fault, names in faults if names
+    )
     if told:
         raise DataError(broken(f"the tensors of {where} must be those of the network", told))
     module.load_state_dict(given, strict=False)

@@ -1,4 +1,5 @@
-"""A line chart as data: drawn by matplotlib for files, and by the page itself, where it can be zoomed."""
+"""A line chart as data: drawn by matplotlib for files, and by the page itself, where it can be
+zoomed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl.report.style import blank, columns_for, legend_below, style, wrapped
+from rayfl.plots.style import blank, columns_for, legend_below, style, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +21,8 @@ MARKS = 8
 
 @dataclass(frozen=True)
 class Line:
-    """One series. `low` and `high` are a band around it; without `joined` only its markers are drawn."""
+    """One series. `low` and `high` are a band around it; without `joined` only its markers are
+    drawn."""
 
     name: str
     x: Sequence[float]
@@ -45,7 +47,9 @@ class Chart:
 
     def summary(self) -> str:
         """What somebody who does not see the chart is told: each line's end."""
-        ends = [f"{line.name} {line.y[-1]:.4g} at {line.x[-1]:g}" for line in self.lines if len(line.y)]
+        ends = [
+            f"{line.name} {line.y[-1]:.4g} at {line.x[-1]:g}" for line in self.lines if len(line.y)
+        ]
         return f"{self.ylabel} over {self.xlabel}. Last values: {'; '.join(ends)}."
 
     def data(self) -> dict[str, Any]:
@@ -59,10 +63,18 @@ class Chart:
             }
             for number, line in enumerate(self.lines)
         ]
-        return {"title": self.title, "x": self.xlabel, "y": self.ylabel, "log": self.log, "lines": lines}
+        return {
+            "title": self.title,
+            "x": self.xlabel,
+            "y": self.ylabel,
+            "log": self.log,
+            "lines": lines,
+        }
 
 
-def over_seeds(name: str, series: Sequence[tuple[Sequence[int], Sequence[float]]], factor: float = 1.0) -> Line | None:
+def over_seeds(
+    name: str, series: Sequence[tuple[Sequence[int], Sequence[float]]], factor: float = 1.0
+) -> Line | None:
     """Mean, least and greatest value over repetitions, at the rounds that all of them have."""
     tables = [dict(zip(rounds, values, strict=True)) for rounds, values in series if len(rounds)]
     if not tables:

@@ -1,4 +1,5 @@
-"""Figures of who holds what and who is believed: reliability, confusion, similarity, merge order, distributions."""
+"""Figures of who holds what and who is believed: reliability, confusion, similarity, merge order,
+distributions."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.plots.run_figures import confusion_on, dendrogram_figure, matrix_figure, wide
+from rayfl.plots.style import style, wrapped
 from rayfl.report.curves import slug
-from rayfl.report.figures import confusion_on, dendrogram_figure, matrix_figure, wide
 from rayfl.report.material import (
     Drawing,
     Group,
@@ -22,10 +24,9 @@ from rayfl.report.material import (
     joined,
     picture_of,
 )
-from rayfl.report.style import style, wrapped
 
 if TYPE_CHECKING:
-    from rayfl.records import Record
+    from rayfl.run.store import Record
 
 ESTIMATE = "estimate/"
 ACROSS = 3
@@ -38,24 +39,36 @@ def reliability(panels: Sequence[Panel]) -> list[Drawing]:
     """What methods believe of clients against the clients' true share of wrong labels."""
     drawn = [drawing for panel in panels for drawing in reliability_of(panel)]
     if not drawn:
-        raise NoData("no run left what its method believes of clients, beside known true labels (arrays.npz)")
+        raise NoData(
+            "no run left what its method believes of clients, beside known true labels (arrays.npz)"
+        )
     return drawn
 
 
 def reliability_of(panel: Panel) -> Iterator[Drawing]:
-    names = sorted({name for group in panel.groups for name in group.first.arrays if name.startswith(ESTIMATE)})
+    names = sorted(
+        {name for group in panel.groups for name in group.first.arrays if name.startswith(ESTIMATE)}
+    )
     for name in names:
-        believed = [(group, points) for group in panel.groups if len(points := estimates(group, name))]
+        believed = [
+            (group, points) for group in panel.groups if len(points := estimates(group, name))
+        ]
         if believed:
             what = name.removeprefix(ESTIMATE)
             figure = wide(len(believed), 3.4, 3.2)
             for axes, (group, points) in zip(figure.axes, believed, strict=True):
                 scattered(axes, group, points, what)
             heading = joined(f"{what[0].upper()}{what[1:]} against noise rate", panel.title)
-            said = "; ".join(f"{group.title}: r = {correlation(points):.2f}" for group, points in believed)
+            said = "; ".join(
+                f"{group.title}: r = {correlation(points):.2f}" for group, points in believed
+            )
             caption = "A point is a client, all seeds together. r: Pearson's correlation; the line: least squares."
             yield Drawing(
-                f"reliability_{what}_{slug(panel.title)}", heading, caption, f"{heading}. {said}.", figure=figure
+                f"reliability_{what}_{slug(panel.title)}",
+                heading,
+                caption,
+                f"{heading}. {said}.",
+                figure=figure,
             )
 
 
@@ -79,7 +92,9 @@ def correlation(points: NDArray[np.float64]) -> float:
 
 def scattered(axes: Any, group: Group, points: NDArray[np.float64], what: str) -> None:
     noise, believed = points.T
-    axes.scatter(100 * noise, believed, s=18, color=style(group.style)["color"], alpha=0.7, linewidth=0)
+    axes.scatter(
+        100 * noise, believed, s=18, color=style(group.style)["color"], alpha=0.7, linewidth=0
+    )
     low, high = axes.get_ylim()
     if len(set(noise.tolist())) > 1:
         slope, level = np.polyfit(noise, believed, 1)
@@ -95,7 +110,11 @@ def scattered(axes: Any, group: Group, points: NDArray[np.float64], what: str) -
 
 def confusion(panels: Sequence[Panel]) -> list[Drawing]:
     """Confusion matrices of the last models, summed over repetitions."""
-    drawn = [drawing for panel in panels for drawing in (*confusion_of(panel), *confusion_pictures(panel))]
+    drawn = [
+        drawing
+        for panel in panels
+        for drawing in (*confusion_of(panel), *confusion_pictures(panel))
+    ]
     if not drawn:
         raise NoData("no run left a confusion matrix")
     return drawn
@@ -103,7 +122,8 @@ def confusion(panels: Sequence[Panel]) -> list[Drawing]:
 
 def confusion_of(panel: Panel) -> Iterator[Drawing]:
     counted = [
-        (group, [r.arrays["confusion"] for r in group.records if "confusion" in r.arrays]) for group in panel.groups
+        (group, [r.arrays["confusion"] for r in group.records if "confusion" in r.arrays])
+        for group in panel.groups
     ]
     counted = [(group, matrices) for group, matrices in counted if matrices]
     if not counted:
@@ -116,15 +136,23 @@ def confusion_of(panel: Panel) -> Iterator[Drawing]:
     figure.colorbar(image, ax=figure.axes, label="share of the true class", shrink=0.7)
     heading = joined("Confusion matrices", panel.title)
     right = {group.title: np.trace(sum(found)) / np.sum(found) for group, found in counted}
-    said = "; ".join(f"{title} {100 * share:.1f} % on the diagonal" for title, share in right.items())
+    said = "; ".join(
+        f"{title} {100 * share:.1f} % on the diagonal" for title, share in right.items()
+    )
     caption = "Test images after the last round, seeds summed. A row is a true class, a column a predicted one."
-    yield Drawing(f"confusion_{slug(panel.title)}", heading, caption, f"{heading}: {said}.", figure=figure)
+    yield Drawing(
+        f"confusion_{slug(panel.title)}", heading, caption, f"{heading}: {said}.", figure=figure
+    )
 
 
 def confusion_pictures(panel: Panel) -> Iterator[Drawing]:
     """For runs that left no matrix: the picture that the first of them drew."""
     for group in panel.groups:
-        picture = None if any("confusion" in r.arrays for r in group.records) else picture_of(group.first, "confusion")
+        picture = (
+            None
+            if any("confusion" in r.arrays for r in group.records)
+            else picture_of(group.first, "confusion")
+        )
         if picture is not None:
             heading = joined("Confusion matrix", group.title, panel.title)
             caption = f"Drawn by the run itself (seed {group.first.config['seed']}), test images after the last round."
@@ -136,13 +164,17 @@ def confusion_pictures(panel: Panel) -> Iterator[Drawing]:
 
 def similarity(panels: Sequence[Panel]) -> list[Drawing]:
     """How similar a method finds its clients."""
-    caption = "The last matrix of one run (seed {seed}); clients that have not taken part are blank."
+    caption = (
+        "The last matrix of one run (seed {seed}); clients that have not taken part are blank."
+    )
     return left("similarity", "Similarity of clients", caption, panels)
 
 
 def dendrogram(panels: Sequence[Panel]) -> list[Drawing]:
     """In which order a method merges its clients."""
-    return left("dendrogram", "Order of merging", "One run (seed {seed}). Numbers are clients.", panels)
+    return left(
+        "dendrogram", "Order of merging", "One run (seed {seed}). Numbers are clients.", panels
+    )
 
 
 def left(name: str, heading: str, caption: str, panels: Sequence[Panel]) -> list[Drawing]:
@@ -151,13 +183,19 @@ def left(name: str, heading: str, caption: str, panels: Sequence[Panel]) -> list
     for title, group in groups_of(panels):
         array = array_of(group.first, name)
         if array is not None:
-            figure = dendrogram_figure(array) if name == "dendrogram" else matrix_figure(name, array)
+            figure = (
+                dendrogram_figure(array) if name == "dendrogram" else matrix_figure(name, array)
+            )
             figure.axes[0].set_title(wrapped(group.title, 60), fontsize=10)
             whole = joined(heading, group.title, title)
             said = caption.format(seed=group.first.config["seed"])
             drawn.append(
                 Drawing(
-                    f"{name}_{slug(joined(group.title, title))}", whole, said, alt_of(whole, name, array), figure=figure
+                    f"{name}_{slug(joined(group.title, title))}",
+                    whole,
+                    said,
+                    alt_of(whole, name, array),
+                    figure=figure,
                 )
             )
     if not drawn:
@@ -175,7 +213,10 @@ def alt_of(title: str, name: str, array: NDArray[Any]) -> str:
 # -- distributions ---------------------------------------------------------------------------------------------------
 
 DISTRIBUTIONS = {
-    "classes_by_client": ("Classes of each client", "Samples of each class that every client holds."),
+    "classes_by_client": (
+        "Classes of each client",
+        "Samples of each class that every client holds.",
+    ),
     "sizes": ("Sizes of clients", "How many clients hold how many samples."),
     "noise_by_client": (
         "Noise of each client",
@@ -206,7 +247,11 @@ def distributions_of(title: str, record: Record) -> list[Drawing]:
     try:
         figured: dict[str, Any] = dict(figures(federation_of(record)[2]))
     except RayflError:
-        figured = {name: picture for name in DISTRIBUTIONS if (picture := picture_of(record, name)) is not None}
+        figured = {
+            name: picture
+            for name in DISTRIBUTIONS
+            if (picture := picture_of(record, name)) is not None
+        }
     if not figured:
         raise NoData("the runs' datasets are not on this machine, and the runs drew no figures")
     drawn = []

@@ -1,7 +1,7 @@
 """What methods cost, measured: bytes and sample passes of a participant, also in models and epochs.
 
-FedRN's Table 8 counts in M (the model, sent once), F and B (a forward, a backward pass over a client's data).
-"""
+FedRN's Table 8 counts in M (the model, sent once), F and B (a forward, a backward pass over a
+client's data)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.records import Record
+from rayfl.plots.run_figures import wide
+from rayfl.plots.style import BLUE, SKY, wrapped
 from rayfl.report.curves import slug
-from rayfl.report.figures import wide
 from rayfl.report.material import Drawing, Group, NoData, Panel, joined
-from rayfl.report.style import BLUE, SKY, wrapped
+from rayfl.run.store import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,10 @@ class Cost:
             "forward (images)": self.forward,
             "backward (images)": self.backward,
         }
-        named = {"method": self.title, **{name: f"{value:,.4g}" for name, value in measured.items()}}
+        named = {
+            "method": self.title,
+            **{name: f"{value:,.4g}" for name, value in measured.items()},
+        }
         named["communication (M)"] = units(self.model, (self.down, "M"), (self.up, "M"))
         named["computation (F, B)"] = units(self.samples, (self.forward, "F"), (self.backward, "B"))
         return named
@@ -97,7 +100,9 @@ def costs(panels: Sequence[Panel]) -> list[Drawing]:
             title = joined("Communication and computation", panel.title)
             caption = "Measured, per participant and round, averaged over all rounds. M: the model, sent once. "
             caption += "F, B: one forward, one backward pass over the average client's images."
-            alt = f"{title}. " + "; ".join(f"{c.title}: {c.down + c.up:.3g} MB, {c.forward:.4g} forward" for c in found)
+            alt = f"{title}. " + "; ".join(
+                f"{c.title}: {c.down + c.up:.3g} MB, {c.forward:.4g} forward" for c in found
+            )
             rows = [cost.row() for cost in found]
             name = f"costs_{slug(panel.title)}".rstrip("_")
             drawn.append(Drawing(name, title, caption, alt, figure=cost_figure(found), rows=rows))
@@ -113,8 +118,22 @@ def cost_figure(found: Sequence[Cost]) -> Figure:
     figure = wide(2, 3.9 + 0.045 * letters, 1.3 + 0.42 * len(found))
     places = np.arange(len(found))[::-1]
     left, right = figure.axes
-    bars(left, found, places, "MB sent per participant", ("down", "server to client"), ("up", "client to server"))
-    bars(right, found, places, "images computed per participant", ("forward", "forward"), ("backward", "backward"))
+    bars(
+        left,
+        found,
+        places,
+        "MB sent per participant",
+        ("down", "server to client"),
+        ("up", "client to server"),
+    )
+    bars(
+        right,
+        found,
+        places,
+        "images computed per participant",
+        ("forward", "forward"),
+        ("backward", "backward"),
+    )
     left.set_yticks(places, names, fontsize=9)
     right.set_yticks(places, [""] * len(found))
     return figure
@@ -137,4 +156,11 @@ def bars(
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.locator_params(axis="x", nbins=5)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=9, borderaxespad=0.2)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=2,
+        frameon=False,
+        fontsize=9,
+        borderaxespad=0.2,
+    )

@@ -1,4 +1,5 @@
-"""Figures of what happens over rounds and over a setting: learning curves, label selection, sensitivity."""
+"""Figures of what happens over rounds and over a setting: learning curves, label selection,
+sensitivity."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def over_rounds(metric: str, panel: Panel) -> Chart | None:
     """One metric of all groups; None where no run has it."""
     factor = 100.0 if PERCENT.match(metric) else 1.0
     found = [
-        (group.style, over_seeds(group.title, [record.series(metric) for record in group.records], factor))
+        (
+            group.style,
+            over_seeds(group.title, [record.series(metric) for record in group.records], factor),
+        )
         for group in panel.groups
     ]
     lines = [replace(line, style=style) for style, line in found if line is not None]
@@ -55,7 +59,9 @@ def spread_of(panel: Panel) -> str:
     if counts == [1]:
         return "One run a line."
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"Lines: mean over {runs} seeds. Bands: the least and the greatest of them in each round."
+    return (
+        f"Lines: mean over {runs} seeds. Bands: the least and the greatest of them in each round."
+    )
 
 
 def curves(panels: Sequence[Panel], metrics: Sequence[str] = ("test/accuracy",)) -> list[Drawing]:
@@ -67,10 +73,13 @@ def curves(panels: Sequence[Panel], metrics: Sequence[str] = ("test/accuracy",))
 
 
 def precision_recall(panels: Sequence[Panel]) -> list[Drawing]:
-    """How many of the labels that a method keeps are right, and how many of the right ones it keeps."""
+    """How many of the labels that a method keeps are right, and how many of the right ones it
+    keeps."""
     drawn = list(drawings_of(("labels/precision", "labels/recall"), panels))
     if not drawn:
-        raise NoData("no method of these runs selects samples (metrics labels/precision, labels/recall)")
+        raise NoData(
+            "no method of these runs selects samples (metrics labels/precision, labels/recall)"
+        )
     return drawn
 
 
@@ -99,7 +108,15 @@ def sensitivity_chart(
             lines.append(Line(name, x, y, *band, style=number))
         if printed.get(name):
             x, y = zip(*sorted(printed[name]), strict=True)
-            lines.append(Line("printed" if name == OURS else f"{name}, printed", x, y, joined=False, style=number))
+            lines.append(
+                Line(
+                    "printed" if name == OURS else f"{name}, printed",
+                    x,
+                    y,
+                    joined=False,
+                    style=number,
+                )
+            )
     every = [x for line in lines for x in line.x]
     return Chart(title, setting, score, lines, log=spans_decades(every))
 

@@ -21,7 +21,11 @@ def markdown(result: StudyResult) -> str:
     table = table_of(result)
     parts = [f"# {md(result.study.title)}", *intro(result)]
     for part in table.parts():
-        parts += [*([f"**{md(part.title)}**", ""] if part is not table else []), *md_table(part), ""]
+        parts += [
+            *([f"**{md(part.title)}**", ""] if part is not table else []),
+            *md_table(part),
+            "",
+        ]
     parts.append(md(reading(table)))
     parts += md_agreements(result)
     parts += md_missing(result)
@@ -59,7 +63,11 @@ def md_table(table: Table) -> list[str]:
     lines = [md_row([*map(md, table.row_heads()), *names])]
     lines.append(md_row(["---"] * len(table.row_axes) + ["---:"] * len(names)))
     for row in table.rows:
-        cells = [text for column in table.columns for text in md_slot(table.slots.get((row, column)), len(heads))]
+        cells = [
+            text
+            for column in table.columns
+            for text in md_slot(table.slots.get((row, column)), len(heads))
+        ]
         lines.append(md_row([*map(md, table.row_titles(row)), *cells]))
     return lines
 
@@ -73,7 +81,11 @@ def texts(slot: Slot | None) -> list[tuple[str, bool]]:
     if slot is None:
         return [("", False)] * 3
     value = slot.value
-    return [(value.text(), slot.best), (value.printed_text(), slot.printed_best), (value.difference_text(), False)]
+    return [
+        (value.text(), slot.best),
+        (value.printed_text(), slot.printed_best),
+        (value.difference_text(), False),
+    ]
 
 
 def md_row(cells: Sequence[str]) -> str:
@@ -90,7 +102,11 @@ def md_agreements(result: StudyResult) -> list[str]:
     if not found:
         return []
     lines = ["", "## Rank agreement with the printed figures", ""]
-    lines.append(md_row(["among", "methods", "Kendall's tau", "Spearman's rho", "pairs in the printed order"]))
+    lines.append(
+        md_row(
+            ["among", "methods", "Kendall's tau", "Spearman's rho", "pairs in the printed order"]
+        )
+    )
     lines.append(md_row(["---", "---:", "---:", "---:", "---:"]))
     for each in found:
         numbers = [str(each.methods), decimal(each.kendall), decimal(each.spearman)]
@@ -106,11 +122,18 @@ def md_missing(result: StudyResult) -> list[str]:
     lacking = absent(result)
     if not lacking:
         return []
-    return ["", "## Without runs", "", *(f"- {md(', '.join(cells))}: {md(why)}" for why, cells in lacking.items())]
+    return [
+        "",
+        "## Without runs",
+        "",
+        *(f"- {md(', '.join(cells))}: {md(why)}" for why, cells in lacking.items()),
+    ]
 
 
 def md_commands(result: StudyResult) -> list[str]:
-    lines = [line for cell in result.cells if cell.command for line in (f"# {about(cell)}", cell.command)]
+    lines = [
+        line for cell in result.cells if cell.command for line in (f"# {about(cell)}", cell.command)
+    ]
     return ["", "## Commands", "", fenced("\n".join(lines))] if lines else []
 
 
@@ -149,17 +172,28 @@ ESCAPES = {
 
 def tex(text: str) -> str:
     """Text that means itself in LaTeX."""
-    # A tabular row that begins with a bracket would be taken for an option of the row break before it.
-    return "".join(ESCAPES.get(sign, sign) for sign in " ".join(text.split())).replace("[", "{[}").replace("]", "{]}")
+    # A tabular row that begins with a bracket would be taken for an option of the row break before
+    # it.
+    return (
+        "".join(ESCAPES.get(sign, sign) for sign in " ".join(text.split()))
+        .replace("[", "{[}")
+        .replace("]", "{]}")
+    )
 
 
 def latex(result: StudyResult) -> str:
-    """`table` environments that need the packages booktabs and graphicx; notes are below the last."""
+    """`table` environments that need the packages booktabs and graphicx; notes are below the
+    last."""
     table = table_of(result)
     parts = table.parts()
     lines = ["% needs \\usepackage{booktabs} and, for the width, \\usepackage{graphicx}"]
     for part in parts:
-        lines += ["\\begin{table}", "\\centering", f"\\caption{{{tex(part.title)}}}", *tabular(part)]
+        lines += [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{tex(part.title)}}}",
+            *tabular(part),
+        ]
         lines += [footnote(result, table)] if part is parts[-1] else []
         lines.append("\\end{table}")
     return "\n".join(lines) + "\n"
@@ -171,7 +205,11 @@ def tabular(table: Table) -> list[str]:
     lines = ["\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"]
     lines += [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *tex_head(table), "\\midrule"]
     for row in table.rows:
-        cells = [text for column in table.columns for text in tex_slot(table.slots.get((row, column)), table.width)]
+        cells = [
+            text
+            for column in table.columns
+            for text in tex_slot(table.slots.get((row, column)), table.width)
+        ]
         lines.append(tex_row([*map(tex, table.row_titles(row)), *cells]))
     return [*lines, "\\bottomrule", "\\end{tabular}}"]
 
@@ -190,12 +228,21 @@ def tex_head(table: Table) -> list[str]:
         return [tex_row([*names, *titles])]
     spans = [f"\\multicolumn{{{width}}}{{c}}{{{title}}}" for title in titles]
     first = len(names) + 1
-    rules = [f"\\cmidrule(lr){{{first + width * i}-{first + width * i + width - 1}}}" for i in range(len(titles))]
-    return [tex_row([*[""] * len(names), *spans]), " ".join(rules), tex_row([*names, *HEADS * len(titles)])]
+    rules = [
+        f"\\cmidrule(lr){{{first + width * i}-{first + width * i + width - 1}}}"
+        for i in range(len(titles))
+    ]
+    return [
+        tex_row([*[""] * len(names), *spans]),
+        " ".join(rules),
+        tex_row([*names, *HEADS * len(titles)]),
+    ]
 
 
 def tex_slot(slot: Slot | None, width: int) -> list[str]:
-    signed = [(re.sub(r"^-(?=\d)", "−", text) if text != "-" else "–", bold) for text, bold in texts(slot)]
+    signed = [
+        (re.sub(r"^-(?=\d)", "−", text) if text != "-" else "–", bold) for text, bold in texts(slot)
+    ]
     return [f"\\textbf{{{tex(text)}}}" if bold else tex(text) for text, bold in signed][:width]
 
 
@@ -213,8 +260,29 @@ def tex_missing(result: StudyResult) -> list[str]:
 def long_csv(result: StudyResult) -> str:
     """One line a cell and score, with everything that is known about it."""
     axes = list(result.study.axes)
-    heads = ["study", *axes, SCORE, "kind", "mean", "std", "n", "values", "seeds", "printed", "printed_std"]
-    heads += ["printed_value", "difference", "best", "printed_best", "missing", "scale", "scaled", "rounds"]
+    heads = [
+        "study",
+        *axes,
+        SCORE,
+        "kind",
+        "mean",
+        "std",
+        "n",
+        "values",
+        "seeds",
+        "printed",
+        "printed_std",
+    ]
+    heads += [
+        "printed_value",
+        "difference",
+        "best",
+        "printed_best",
+        "missing",
+        "scale",
+        "scaled",
+        "rounds",
+    ]
     heads += ["scenarios", "digests", "command"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -227,13 +295,38 @@ def long_csv(result: StudyResult) -> str:
 def fields(result: StudyResult, slot: Slot, axes: Sequence[str]) -> list[object]:
     cell, value = slot.cell, slot.value
     runs = [cell.records[seed] for seed in sorted(cell.records)]
-    numbers = [number(value.mean), number(value.std), value.n, spaced(value.values), spaced(value.seeds)]
-    printed = [value.printed, value.printed_std, number(value.printed_value), number(value.difference)]
+    numbers = [
+        number(value.mean),
+        number(value.std),
+        value.n,
+        spaced(value.values),
+        spaced(value.seeds),
+    ]
+    printed = [
+        value.printed,
+        value.printed_std,
+        number(value.printed_value),
+        number(value.difference),
+    ]
     about = [cell.missing, result.scale, cell.scaled, spaced(sorted({run.rounds for run in runs}))]
-    behind = [spaced(run.scenario for run in runs), spaced(run.digest for run in runs), cell.command]
+    behind = [
+        spaced(run.scenario for run in runs),
+        spaced(run.digest for run in runs),
+        cell.command,
+    ]
     titles = [cell.titles[axis] for axis in axes]
     marks = [int(slot.best), int(slot.printed_best)]
-    return [result.name, *titles, value.title, cell.kind, *numbers, *printed, *marks, *about, *behind]
+    return [
+        result.name,
+        *titles,
+        value.title,
+        cell.kind,
+        *numbers,
+        *printed,
+        *marks,
+        *about,
+        *behind,
+    ]
 
 
 def number(value: float) -> str:

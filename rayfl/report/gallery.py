@@ -69,16 +69,28 @@ def panels_of(result: StudyResult) -> list[Panel]:
         groups = found.setdefault(", ".join(cell.titles[axis] for axis in fixed), [])
         # Where there are too many methods for a look each, looks are dealt out anew in every panel.
         style = order.index(cell.choices[compared]) if len(order) <= MOST_LOOKS else len(groups)
-        groups.append(Group(cell.titles[compared], [cell.records[seed] for seed in sorted(cell.records)], style))
+        groups.append(
+            Group(
+                cell.titles[compared], [cell.records[seed] for seed in sorted(cell.records)], style
+            )
+        )
     return [Panel(title, groups) for title, groups in found.items()]
 
 
 def metrics_of(result: StudyResult) -> list[str]:
-    """Test accuracy, and what other scores come from but for costs, which hardly change over rounds."""
+    """Test accuracy, and what other scores come from but for costs, which hardly change over
+    rounds."""
     choices = [choice for choices in result.study.axes.values() for choice in choices.values()]
-    scores = [*result.study.scores.values(), *(score for choice in choices for score in choice.scores.values())]
+    scores = [
+        *result.study.scores.values(),
+        *(score for choice in choices for score in choice.scores.values()),
+    ]
     named = [score.metric for score in scores if score.metric is not None and score.array is None]
-    return list(dict.fromkeys(["test/accuracy", *(name for name in named if not name.startswith(("cost/", "time/")))]))
+    return list(
+        dict.fromkeys(
+            ["test/accuracy", *(name for name in named if not name.startswith(("cost/", "time/")))]
+        )
+    )
 
 
 # -- sensitivity -----------------------------------------------------------------------------------------------------
@@ -94,9 +106,15 @@ def sensitivity(result: StudyResult) -> list[Drawing]:
         raise NoData("no axis of the study is a number that takes several values")
     caption = "Filled markers and lines are ours (bands: least and greatest seed), open markers are printed."
     drawn = []
-    for chart in (chart for name in numbers_of(result, axis) for chart in sensitivity_charts(result, axis, name)):
+    for chart in (
+        chart
+        for name in numbers_of(result, axis)
+        for chart in sensitivity_charts(result, axis, name)
+    ):
         title = joined(f"{chart.ylabel} against {chart.xlabel}", chart.title)
-        drawn.append(Drawing(f"sensitivity_{slug(title)}", title, caption, chart.summary(), chart=chart))
+        drawn.append(
+            Drawing(f"sensitivity_{slug(title)}", title, caption, chart.summary(), chart=chart)
+        )
     if not drawn:
         raise NoData("no run is finished, and nothing is printed")
     return drawn
@@ -111,19 +129,33 @@ def sensitivity_charts(result: StudyResult, axis: str, name: str) -> Iterator[Ch
         setting = setting_of(axis, result.study.axes[axis][choice(slot, axis)])
         if slot.cell.kind == "run" and setting is not None and setting[0] == name:
             line = slot.cell.titles[lines_axis] if lines_axis else OURS
-            groups.setdefault(place(slot, fixed), {}).setdefault(line, []).append((setting[1], slot.value))
+            groups.setdefault(place(slot, fixed), {}).setdefault(line, []).append(
+                (setting[1], slot.value)
+            )
     for key, lines in groups.items():
-        several = [pair for pair in zip(fixed, key, strict=True) if pair[0] != SCORE and len(result.used(pair[0])) > 1]
+        several = [
+            pair
+            for pair in zip(fixed, key, strict=True)
+            if pair[0] != SCORE and len(result.used(pair[0])) > 1
+        ]
         title = ", ".join(result.title(*pair) for pair in several)
-        ours = {line: [point for x, value in found if (point := measured(x, value))] for line, found in lines.items()}
-        printed = {line: [pair for x, value in found if (pair := stated(x, value))] for line, found in lines.items()}
+        ours = {
+            line: [point for x, value in found if (point := measured(x, value))]
+            for line, found in lines.items()
+        }
+        printed = {
+            line: [pair for x, value in found if (pair := stated(x, value))]
+            for line, found in lines.items()
+        }
         if any(ours.values()) or any(printed.values()):
             ylabel = next(iter(lines.values()))[0][1].title
             yield sensitivity_chart(title, name.replace("_", " "), ylabel, ours, printed)
 
 
 def measured(x: float, value: Value) -> tuple[float, float, float, float] | None:
-    return (x, value.mean, min(value.values), max(value.values)) if math.isfinite(value.mean) else None
+    return (
+        (x, value.mean, min(value.values), max(value.values)) if math.isfinite(value.mean) else None
+    )
 
 
 def stated(x: float, value: Value) -> tuple[float, float] | None:

@@ -1,4 +1,5 @@
-"""What figures are drawn from, panels of groups of repeated runs; what comes out, drawings or why there are none."""
+"""What figures are drawn from, panels of groups of repeated runs; what comes out, drawings or why
+there are none."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from rayfl.report.chart import Chart
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rayfl.config import Config
+    from rayfl.config.schema import Config
     from rayfl.federation.dataset import Dataset
     from rayfl.federation.scenario import Scenario
-    from rayfl.records import Record
+    from rayfl.run.store import Record
 
 
 class NoData(Exception):
@@ -49,7 +50,8 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure of the report: a chart of lines, or any figure, or the file that a run has left."""
+    """One figure of the report: a chart of lines, or any figure, or the file that a run has
+    left."""
 
     name: str
     title: str
@@ -64,7 +66,9 @@ class Drawing:
 
 def filled(panels: Sequence[Panel]) -> list[Panel]:
     """The panels without groups that have no runs."""
-    kept = [Panel(panel.title, [group for group in panel.groups if group.records]) for panel in panels]
+    kept = [
+        Panel(panel.title, [group for group in panel.groups if group.records]) for panel in panels
+    ]
     return [panel for panel in kept if panel.groups]
 
 
@@ -96,13 +100,14 @@ def picture_of(record: Record, name: str) -> bytes | None:
 
 def config_of(record: Record) -> Config:
     """The configuration of a run as it was; where it wrote to does not matter any more."""
-    from rayfl.config import validated
+    from rayfl.config.schema import validated
 
     return validated(record.config, str(record.directory / "config.yaml"))
 
 
 def federation_of(record: Record) -> tuple[Config, Dataset, Scenario]:
-    """The configuration of a run with its data. The last federation is kept, for many figures are of one."""
+    """The configuration of a run with its data. The last federation is kept, for many figures are
+    of one."""
     from rayfl.federation.scenario import open_federation
 
     config = config_of(record)

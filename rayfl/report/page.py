@@ -11,10 +11,10 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from rayfl.plots.style import png, svg
 from rayfl.report.formats import HEADS, about, decimal, reading, scale_note, texts
 from rayfl.report.material import Drawing
 from rayfl.report.provenance import facts, hashes
-from rayfl.report.style import png, svg
 from rayfl.report.tables import Slot, Table, absent, agreements, table_of
 from rayfl.study.result import CellResult, StudyResult
 
@@ -39,9 +39,12 @@ def page(result: StudyResult, drawn: Sequence[Drawing], lacking: Mapping[str, st
     static = files("rayfl.report") / "page"
     css, script = ((static / name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
     sections = dict(sections_of(result, drawn, lacking))
-    links = "".join(f'<li><a href="#{slug}">{title}</a></li>' for slug, (title, _) in sections.items())
+    links = "".join(
+        f'<li><a href="#{slug}">{title}</a></li>' for slug, (title, _) in sections.items()
+    )
     bodies = "".join(
-        f'<section id="{slug}"><h2>{title}</h2>{body}</section>' for slug, (title, body) in sections.items()
+        f'<section id="{slug}"><h2>{title}</h2>{body}</section>'
+        for slug, (title, body) in sections.items()
     )
     return (
         "<!doctype html>\n"
@@ -74,7 +77,10 @@ def sections_of(
     """Sections by their anchors, in order; those without content are left out."""
     table = table_of(result)
     several = "".join(f"{heading(part, table)}{grid(part)}" for part in table.parts())
-    yield "table", ("Table", f'{several}<p class="soft">{escape(reading(table))}</p>{missing(result)}')
+    yield (
+        "table",
+        ("Table", f'{several}<p class="soft">{escape(reading(table))}</p>{missing(result)}'),
+    )
     if agreements(result):
         yield "agreement", ("Rank agreement with the printed figures", agreement_table(result))
     if drawn or lacking:
@@ -82,7 +88,13 @@ def sections_of(
     commands = "".join(command(cell) for cell in result.cells if cell.command)
     if commands:
         folded = "" if len(result.cells) > MOST_OPEN else " open"
-        yield "commands", ("Commands", f"<details{folded}><summary>One for each cell</summary>{commands}</details>")
+        yield (
+            "commands",
+            (
+                "Commands",
+                f"<details{folded}><summary>One for each cell</summary>{commands}</details>",
+            ),
+        )
     yield "provenance", ("Provenance", provenance(result))
 
 
@@ -91,13 +103,19 @@ def sections_of(
 
 def heading(part: Table, table: Table) -> str:
     """What a part of a table is about; a whole table needs no heading."""
-    return "" if part is table else f"<h3>{escape(part.title.removeprefix(table.title).lstrip(': '))}</h3>"
+    return (
+        ""
+        if part is table
+        else f"<h3>{escape(part.title.removeprefix(table.title).lstrip(': '))}</h3>"
+    )
 
 
 def grid(table: Table) -> str:
     """Ours, printed and the difference, by row and column; every column sorts."""
     body = "".join(grid_row(table, row, table.width) for row in table.rows)
-    return scrolled(f"<thead>{grid_head(table, table.width)}</thead><tbody>{body}</tbody>", table.title)
+    return scrolled(
+        f"<thead>{grid_head(table, table.width)}</thead><tbody>{body}</tbody>", table.title
+    )
 
 
 def grid_head(table: Table, width: int) -> str:
@@ -106,7 +124,10 @@ def grid_head(table: Table, width: int) -> str:
     if width == 1:
         return f"<tr>{''.join(names)}{''.join(sortable(t, len(names) + i, 'ours') for i, t in enumerate(titles))}</tr>"
     over = f'<th class="row" colspan="{len(names)}"></th>'
-    spans = "".join(f'<th class="ours" colspan="{width}" scope="colgroup">{escape(title)}</th>' for title in titles)
+    spans = "".join(
+        f'<th class="ours" colspan="{width}" scope="colgroup">{escape(title)}</th>'
+        for title in titles
+    )
     heads = [
         sortable(head, len(names) + width * column + i, head)
         for column in range(len(titles))
@@ -130,8 +151,14 @@ def grid_cells(slot: Slot | None, width: int) -> str:
     cells = []
     for head, (text, bold), value in zip(HEADS[:width], texts(slot), values(slot), strict=False):
         shown = f"<b>{escape(text)}</b>" if bold else escape(text)
-        why = f' title="{escape(slot.cell.missing)}"' if slot and slot.cell.missing and head == "ours" else ""
-        cells.append(f'<td class="{head}" data-value="{"" if math.isnan(value) else repr(value)}"{why}>{shown}</td>')
+        why = (
+            f' title="{escape(slot.cell.missing)}"'
+            if slot and slot.cell.missing and head == "ours"
+            else ""
+        )
+        cells.append(
+            f'<td class="{head}" data-value="{"" if math.isnan(value) else repr(value)}"{why}>{shown}</td>'
+        )
     return "".join(cells)
 
 
@@ -179,7 +206,9 @@ def missing(result: StudyResult) -> str:
     lacking = absent(result)
     if not lacking:
         return ""
-    items = "".join(f"<li>{escape(', '.join(cells))}: {escape(why)}</li>" for why, cells in lacking.items())
+    items = "".join(
+        f"<li>{escape(', '.join(cells))}: {escape(why)}</li>" for why, cells in lacking.items()
+    )
     return f"<h3>Without runs</h3><ul>{items}</ul>"
 
 
@@ -216,7 +245,9 @@ def picture(number: int, drawing: Drawing) -> str:
     if drawing.figure is not None:
         drawn = svg(drawing.figure)
         if len(drawn) <= MOST_SVG:
-            least, most = (int(drawing.figure.get_figwidth() * pixels) for pixels in PIXELS_OF_AN_INCH)
+            least, most = (
+                int(drawing.figure.get_figwidth() * pixels) for pixels in PIXELS_OF_AN_INCH
+            )
             named = drawn.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
             return f'<div class="still" style="--least:{least}px;--most:{most}px">{named}</div>'
         return image(smaller(png(drawing.figure)), label)
@@ -249,7 +280,13 @@ def command(cell: CellResult) -> str:
 
 
 def provenance(result: StudyResult) -> str:
-    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts(result).items())
+    pairs = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts(result).items()
+    )
     rows = hashes(result)
-    runs = f"<details><summary>Runs and hashes</summary>{rows_table(rows, 'Runs')}</details>" if rows else ""
+    runs = (
+        f"<details><summary>Runs and hashes</summary>{rows_table(rows, 'Runs')}</details>"
+        if rows
+        else ""
+    )
     return f'<dl class="facts">{pairs}</dl>{runs}'

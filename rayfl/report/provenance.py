@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rayfl.records import Record
+from rayfl.run.store import Record
 from rayfl.study.result import CellResult, StudyResult
 from rayfl.version import __version__
 
@@ -24,7 +24,10 @@ def began(record: Record) -> dict[str, Any]:
                 if entry["kind"] == "start":
                     return dict(entry)
     facts = json.loads((record.directory / "run.json").read_text())
-    return {"tags": {"rayfl": facts.get("rayfl", ""), **facts.get("tags", {})}, "time": facts.get("time")}
+    return {
+        "tags": {"rayfl": facts.get("rayfl", ""), **facts.get("tags", {})},
+        "time": facts.get("time"),
+    }
 
 
 def runs_of(result: StudyResult) -> Iterator[tuple[CellResult, int, Record]]:

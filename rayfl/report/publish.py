@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rayfl.config import mask
+from rayfl.config.schema import mask
 from rayfl.errors import StorageError, broken
+from rayfl.plots.style import png
 from rayfl.report.chart import chart_figure
 from rayfl.report.formats import latex, long_csv, markdown
 from rayfl.report.gallery import gallery
 from rayfl.report.material import Drawing
 from rayfl.report.page import page
-from rayfl.report.style import png
 from rayfl.study.result import StudyResult
+from rayfl.tracking.view import arrange
 from rayfl.version import __version__
-from rayfl.view import arrange
 
 KIND = "report"
 
@@ -39,7 +39,9 @@ def publish(result: StudyResult, directory: Path, names: Sequence[str]) -> Path:
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageError(broken("a report needs a writable folder", f"{directory} ({error})")) from error
+        raise StorageError(
+            broken("a report needs a writable folder", f"{directory} ({error})")
+        ) from error
     return directory / "index.html"
 
 
@@ -53,13 +55,18 @@ def pixels(drawing: Drawing) -> bytes:
 
 
 def track(result: StudyResult, directory: Path, uri: str, experiment: str) -> str:
-    """Log a report to MLflow as a run of its own in the experiment of its runs; where the UI shows it."""
-    from rayfl.tracking import artifact_root, quiet_client
+    """Log a report to MLflow as a run of its own in the experiment of its runs; where the UI shows
+    it."""
+    from rayfl.tracking.tracker import artifact_root, quiet_client
 
     client = quiet_client(uri)
     try:
         found = client.get_experiment_by_name(experiment)
-        place = client.create_experiment(experiment, artifact_root(uri)) if found is None else found.experiment_id
+        place = (
+            client.create_experiment(experiment, artifact_root(uri))
+            if found is None
+            else found.experiment_id
+        )
         tags = {"kind": KIND, "study": result.name, "rayfl": __version__}
         # MLflow shows a note of this name as the run's description.
         tags["mlflow.note.content"] = markdown(result)[:5000]
@@ -69,5 +76,7 @@ def track(result: StudyResult, directory: Path, uri: str, experiment: str) -> st
         arrange(client, place)
     except Exception as error:
         short = str(mask(str(error))).splitlines()[0]
-        raise StorageError(broken("the MLflow store must answer", f"{mask(uri)}: {short}")) from error
+        raise StorageError(
+            broken("the MLflow store must answer", f"{mask(uri)}: {short}")
+        ) from error
     return f"#/experiments/{place}/runs/{run.info.run_id}/artifacts/report/index.html?workflowType=machine_learning"

@@ -1,4 +1,5 @@
-"""Figures of images: where a model puts them (t-SNE), and which ones an encoder takes for neighbours."""
+"""Figures of images: where a model puts them (t-SNE), and which ones an encoder takes for
+neighbours."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import RayflError
+from rayfl.plots.run_figures import wide
+from rayfl.plots.style import GREEN, VERMILION, style, wrapped
 from rayfl.report.curves import slug
-from rayfl.report.figures import wide
 from rayfl.report.material import Drawing, Group, NoData, Panel, federation_of, groups_of, joined
-from rayfl.report.style import GREEN, VERMILION, style, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rayfl.records import Record
+    from rayfl.run.store import Record
 
 MOST_IMAGES = 1000
 MOST_CLASSES = 14
@@ -56,14 +57,19 @@ def tsne(panels: Sequence[Panel]) -> list[Drawing]:
             caption = "Features of at most 1,000 test images under the model of the first seed's run; colours and "
             caption += "markers are true classes. Distances between far groups mean nothing."
             alt = f"{title}: {', '.join(each.title for each in found)}."
-            drawn.append(Drawing(f"tsne_{slug(panel.title)}", title, caption, alt, figure=embedding_figure(found)))
+            drawn.append(
+                Drawing(
+                    f"tsne_{slug(panel.title)}", title, caption, alt, figure=embedding_figure(found)
+                )
+            )
     if not drawn:
         raise NoData(reason)
     return drawn
 
 
 def embedded(group: Group) -> Embedded:
-    """One run's features, brought to two dimensions. The seed is fixed, so that a report can be made again."""
+    """One run's features, brought to two dimensions. The seed is fixed, so that a report can be
+    made again."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -79,7 +85,7 @@ def test_features(record: Record) -> tuple[NDArray[np.float32], NDArray[np.int64
     """Features of test images, their classes, and the classes' names."""
     import torch
 
-    from rayfl.assembly import spec_of, test_set
+    from rayfl.run.assembly import spec_of, test_set
 
     network = saved_network(record)
     config, dataset, scenario = federation_of(record)
@@ -97,7 +103,9 @@ def saved_network(record: Record) -> Any:
     """The global model that a run has saved, the first client's for methods with several."""
     folder = record.directory / "model"
     if not folder.is_dir():
-        raise NoData(f"the run {record.directory.name} has saved no model (tracking was disabled, or it ran elsewhere)")
+        raise NoData(
+            f"the run {record.directory.name} has saved no model (tracking was disabled, or it ran elsewhere)"
+        )
     import mlflow
 
     return mlflow.pytorch.load_model(str(folder), map_location="cpu").eval()
@@ -135,7 +143,8 @@ def embedding_figure(found: Sequence[Embedded]) -> Figure:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """One batch of a client: its images, their true classes, and how near they are to each other for an encoder."""
+    """One batch of a client: its images, their true classes, and how near they are to each other
+    for an encoder."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -163,7 +172,9 @@ def retrieved(panels: Sequence[Panel]) -> list[Drawing]:
             caption += f"class; dashed red: of another. In this batch {100 * purity:.0f} % of the {EXAMPLES} nearest "
             caption += "images have the anchor's class."
             name = f"retrieved_{slug(joined(group.title, title))}"
-            drawn.append(Drawing(name, whole, caption, f"{whole}. {caption}", figure=retrieval_figure(batch)))
+            drawn.append(
+                Drawing(name, whole, caption, f"{whole}. {caption}", figure=retrieval_figure(batch))
+            )
     if not drawn:
         raise NoData(reason)
     return drawn
@@ -173,7 +184,9 @@ def batch_of(record: Record) -> Retrieved:
     """The first mini-batch of the largest client, encoded."""
     config, dataset, scenario = federation_of(record)
     shard = scenario.shard(int(scenario.sizes().argmax()))
-    rows = np.random.default_rng(0).permutation(shard)[: max(config.training.batch_size, ANCHORS + 2 * EXAMPLES)]
+    rows = np.random.default_rng(0).permutation(shard)[
+        : max(config.training.batch_size, ANCHORS + 2 * EXAMPLES)
+    ]
     encoder = getattr(config.method, "encoder").build(dataset.shape)  # noqa: B009 - of this method alone
     images = dataset.train.x[rows]
     features = encoder.encode(images)
@@ -189,7 +202,10 @@ def nearest(batch: Retrieved, anchor: int) -> NDArray[np.int64]:
 
 def purity_of(batch: Retrieved) -> float:
     """The share of nearest images that have the anchor's class, over all anchors."""
-    alike = [batch.labels[nearest(batch, i)[:EXAMPLES]] == batch.labels[i] for i in range(len(batch.labels))]
+    alike = [
+        batch.labels[nearest(batch, i)[:EXAMPLES]] == batch.labels[i]
+        for i in range(len(batch.labels))
+    ]
     return float(np.mean(np.concatenate(alike)))
 
 
@@ -203,7 +219,11 @@ def retrieval_figure(batch: Retrieved) -> Figure:
     anchors = anchors_of(batch.labels)
     for row, anchor in enumerate(anchors):
         order = nearest(batch, anchor)
-        places = [(0, anchor), *enumerate(order[:EXAMPLES], 2), *enumerate(order[::-1][:EXAMPLES], 3 + EXAMPLES)]
+        places = [
+            (0, anchor),
+            *enumerate(order[:EXAMPLES], 2),
+            *enumerate(order[::-1][:EXAMPLES], 3 + EXAMPLES),
+        ]
         for column, image in places:
             axes = figure.add_subplot(grid[row, column])
             shown(axes, batch, int(image), None if column == 0 else int(anchor))
@@ -223,7 +243,9 @@ def anchors_of(labels: NDArray[np.int64]) -> list[int]:
 def shown(axes: Any, batch: Retrieved, image: int, anchor: int | None) -> None:
     """One image with its class, framed by whether that is the anchor's."""
     pixels = batch.images[image]
-    axes.imshow(pixels.squeeze(), cmap="gray" if pixels.shape[-1] == 1 else None, interpolation="nearest")
+    axes.imshow(
+        pixels.squeeze(), cmap="gray" if pixels.shape[-1] == 1 else None, interpolation="nearest"
+    )
     axes.set(xticks=[], yticks=[])
     axes.set_xlabel(batch.classes[batch.labels[image]], fontsize=7.5, labelpad=2)
     if anchor is not None:

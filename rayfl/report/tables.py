@@ -1,4 +1,5 @@
-"""A study's table: what goes where, which figure is the best, and whether the methods rank as they do in the paper."""
+"""A study's table: what goes where, which figure is the best, and whether the methods rank as they
+do in the paper."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How the order of methods that we find goes with the printed one, among cells that differ in the method alone."""
+    """How the order of methods that we find goes with the printed one, among cells that differ in
+    the method alone."""
 
     title: str
     methods: int
@@ -69,7 +71,8 @@ class Table:
 
     @property
     def width(self) -> int:
-        """Columns of one slot: ours, and where there is anything printed that and the difference."""
+        """Columns of one slot: ours, and where there is anything printed that and the
+        difference."""
         return 3 if self.printed else 1
 
     def parts(self) -> list[Table]:
@@ -77,7 +80,9 @@ class Table:
         if len(self.columns) * self.width <= MOST_COLUMNS or len(self.column_axes) < 2:
             return [self]
         counts = [len({column[i] for column in self.columns}) for i in range(len(self.column_axes))]
-        enough = [count for count in counts if len(self.columns) * self.width <= count * MOST_COLUMNS]
+        enough = [
+            count for count in counts if len(self.columns) * self.width <= count * MOST_COLUMNS
+        ]
         axis = counts.index(min(enough, default=max(counts)))
         choices = dict.fromkeys(column[axis] for column in self.columns)
         return [part for chosen in choices for part in self._part(axis, chosen).parts()]
@@ -85,7 +90,9 @@ class Table:
     def _part(self, axis: int, chosen: str) -> Table:
         """The columns of one choice, which goes from their titles into the table's."""
         slots = {
-            (row, without(column, axis)): slot for (row, column), slot in self.slots.items() if column[axis] == chosen
+            (row, without(column, axis)): slot
+            for (row, column), slot in self.slots.items()
+            if column[axis] == chosen
         }
         return replace(
             self,
@@ -100,7 +107,9 @@ class Table:
         return [self.titles[axis, name] for axis, name in zip(self.row_axes, row, strict=True)]
 
     def column_title(self, column: Key) -> str:
-        return ", ".join(self.titles[axis, name] for axis, name in zip(self.column_axes, column, strict=True))
+        return ", ".join(
+            self.titles[axis, name] for axis, name in zip(self.column_axes, column, strict=True)
+        )
 
     def row_heads(self) -> list[str]:
         return [axis.replace("_", " ") for axis in self.row_axes]
@@ -118,7 +127,10 @@ def table_of(result: StudyResult) -> Table:
     across = [axis for axis in axes if axis not in layout.rows]
     row_axes, column_axes = varied(result, layout.rows), varied(result, across)
     shown = {*row_axes, *column_axes}
-    slots = {(place(slot, row_axes), place(slot, column_axes)): slot for slot in marked(result, slots_of(result.cells))}
+    slots = {
+        (place(slot, row_axes), place(slot, column_axes)): slot
+        for slot in marked(result, slots_of(result.cells))
+    }
     return Table(
         title=result.study.title,
         row_axes=row_axes,
@@ -126,8 +138,15 @@ def table_of(result: StudyResult) -> Table:
         rows=in_order(result, row_axes, [row for row, _ in slots]),
         columns=in_order(result, column_axes, [column for _, column in slots]),
         slots=slots,
-        titles={(axis, name): result.title(axis, name) for axis in axes for name in result.used(axis)},
-        constant=[result.title(axis, name) for axis in axes if axis not in shown for name in result.used(axis)],
+        titles={
+            (axis, name): result.title(axis, name) for axis in axes for name in result.used(axis)
+        },
+        constant=[
+            result.title(axis, name)
+            for axis in axes
+            if axis not in shown
+            for name in result.used(axis)
+        ],
     )
 
 
@@ -151,14 +170,17 @@ def place(slot: Slot, axes: Key) -> Key:
 def in_order(result: StudyResult, axes: Key, keys: Iterable[Key]) -> list[Key]:
     """Distinct keys, sorted by the study's order of choices, the first axis first."""
     ranks = [{name: rank for rank, name in enumerate(result.used(axis))} for axis in axes]
-    return sorted(set(keys), key=lambda key: [rank[name] for rank, name in zip(ranks, key, strict=True)])
+    return sorted(
+        set(keys), key=lambda key: [rank[name] for rank, name in zip(ranks, key, strict=True)]
+    )
 
 
 # -- comparing -------------------------------------------------------------------------------------------------------
 
 
 def compared_axis(result: StudyResult) -> str:
-    """The axis whose choices compete: the methods, or else the last axis that goes down the table."""
+    """The axis whose choices compete: the methods, or else the last axis that goes down the
+    table."""
     if "method" in result.study.axes:
         return "method"
     return [axis for axis in (*result.study.axes, *result.study.table.rows) if axis != SCORE][-1]
@@ -175,7 +197,8 @@ def rivals(result: StudyResult, slots: Iterable[Slot]) -> dict[Key, list[Slot]]:
 
 
 def marked(result: StudyResult, slots: list[Slot]) -> list[Slot]:
-    """The slots, with the best of each group of rivals marked; one alone is not the best of anything."""
+    """The slots, with the best of each group of rivals marked; one alone is not the best of
+    anything."""
     best: dict[str, set[int]] = {"mean": set(), "printed_value": set()}
     for group in rivals(result, slots).values():
         for name, chosen in best.items():
@@ -185,18 +208,26 @@ def marked(result: StudyResult, slots: list[Slot]) -> list[Slot]:
                 pick = min if group[0].value.lower_is_better else max
                 top = pick(known.values())
                 chosen.update(which for which, value in known.items() if value == top)
-    return [Slot(slot.cell, slot.score, id(slot) in best["mean"], id(slot) in best["printed_value"]) for slot in slots]
+    return [
+        Slot(slot.cell, slot.score, id(slot) in best["mean"], id(slot) in best["printed_value"])
+        for slot in slots
+    ]
 
 
 def agreements(result: StudyResult) -> list[Agreement]:
-    """Rank agreement within each group of rivals that has at least two methods with both figures; the last is of all.
+    """Rank agreement within each group of rivals that has at least two methods with both figures;
+    the last is of all.
 
-    Overall, Kendall's tau and Spearman's rho are means over the groups, weighted by their pairs of methods.
-    """
+    Overall, Kendall's tau and Spearman's rho are means over the groups, weighted by their pairs of
+    methods."""
     fixed = [axis for axis in (*result.study.axes, SCORE) if axis != compared_axis(result)]
     found = []
     for key, group in rivals(result, slots_of(result.cells)).items():
-        names = [(axis, name) for axis, name in zip(fixed, key, strict=True) if len(result.used(axis)) > 1]
+        names = [
+            (axis, name)
+            for axis, name in zip(fixed, key, strict=True)
+            if len(result.used(axis)) > 1
+        ]
         title = ", ".join(result.title(axis, name) for axis, name in names) or "all cells"
         pairs = [(slot.value.mean, slot.value.printed_value) for slot in group]
         known = [pair for pair in pairs if all(map(math.isfinite, pair))]
@@ -206,14 +237,17 @@ def agreements(result: StudyResult) -> list[Agreement]:
 
 
 def agreement(title: str, pairs: Sequence[tuple[float, float]]) -> Agreement:
-    """Kendall's tau-b and Spearman's rho of ours and printed; nan where one side does not differ at all."""
+    """Kendall's tau-b and Spearman's rho of ours and printed; nan where one side does not differ at
+    all."""
     from scipy.stats import kendalltau, spearmanr
 
     ours, printed = (np.array(side) for side in zip(*pairs, strict=True))
     differ = len(set(ours.tolist())) > 1 and len(set(printed.tolist())) > 1
     first, second = np.triu_indices(len(pairs), 1)
     signs = np.sign(ours[first] - ours[second]) * np.sign(printed[first] - printed[second])
-    tau, rho = (float(of(ours, printed).statistic) if differ else math.nan for of in (kendalltau, spearmanr))
+    tau, rho = (
+        float(of(ours, printed).statistic) if differ else math.nan for of in (kendalltau, spearmanr)
+    )
     return Agreement(title, len(pairs), tau, rho, int((signs > 0).sum()), len(signs))
 
 
@@ -221,10 +255,14 @@ def overall(found: Sequence[Agreement]) -> Agreement:
     known = [each for each in found if math.isfinite(each.kendall)]
     weights = [each.pairs for each in known]
     tau, rho = (
-        float(np.average([getattr(each, name) for each in known], weights=weights)) if known else math.nan
+        float(np.average([getattr(each, name) for each in known], weights=weights))
+        if known
+        else math.nan
         for name in ("kendall", "spearman")
     )
-    sums = (sum(getattr(each, name) for each in found) for name in ("methods", "concordant", "pairs"))
+    sums = (
+        sum(getattr(each, name) for each in found) for name in ("methods", "concordant", "pairs")
+    )
     methods, concordant, pairs = sums
     return Agreement("overall", methods, tau, rho, concordant, pairs)
 
@@ -233,15 +271,17 @@ def overall(found: Sequence[Agreement]) -> Agreement:
 
 
 def absent(result: StudyResult) -> dict[str, list[str]]:
-    """Reasons why cells have no runs, each with the cells that it is true of; a method that lacks everywhere is named
-    once, and one that lacks in many places is counted."""
+    """Reasons why cells have no runs, each with the cells that it is true of; a method that lacks
+    everywhere is named once, and one that lacks in many places is counted."""
     compared = compared_axis(result)
     every: dict[str, int] = Counter(cell.titles[compared] for cell in result.cells)
     reasons: dict[str, dict[str, list[str]]] = {}
     for cell in result.cells:
         if cell.missing and cell.kind == "run":
             by_method = reasons.setdefault(cell.missing, {})
-            by_method.setdefault(cell.titles[compared], []).append(elsewhere(result, cell, compared))
+            by_method.setdefault(cell.titles[compared], []).append(
+                elsewhere(result, cell, compared)
+            )
     return {
         reason: [lacking(method, places, every[method]) for method, places in found.items()]
         for reason, found in reasons.items()
@@ -258,4 +298,8 @@ def lacking(method: str, places: Sequence[str], cells: int) -> str:
 
 def elsewhere(result: StudyResult, cell: CellResult, compared: str) -> str:
     """What tells a cell from the others of its method."""
-    return ", ".join(cell.titles[axis] for axis in cell.choices if axis != compared and len(result.used(axis)) > 1)
+    return ", ".join(
+        cell.titles[axis]
+        for axis in cell.choices
+        if axis != compared and len(result.used(axis)) > 1
+    )

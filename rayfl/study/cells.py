@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rayfl.config import merge, overridden, parsed
+from rayfl.config.explain import explained
+from rayfl.config.schema import merge, overridden, parsed
 from rayfl.errors import ConfigError, broken, nearest
-from rayfl.explain import explained
 from rayfl.study.schema import Choice, Score, Study, changed, meant
 
 
@@ -98,11 +98,13 @@ def is_study(path: Path) -> bool:
 
 
 def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The plain values of a study file on those of the study that it is `like`; the files that it names, by their
-    whole paths."""
+    """The plain values of a study file on those of the study that it is `like`; the files that it
+    names, by their whole paths."""
     path = path.expanduser().absolute()
     if path in above:
-        raise ConfigError(f"`like` must not lead back to itself; got {' -> '.join(map(str, (*above, path)))}")
+        raise ConfigError(
+            f"`like` must not lead back to itself; got {' -> '.join(map(str, (*above, path)))}"
+        )
     settings = parsed(path)
     like = settings.pop("like", None)
     if not isinstance(like, str | None):
@@ -132,17 +134,23 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(below.get(key), Mapping) and isinstance(above.get(key), Mapping):
             result[key] = merge(below[key], above[key])
     axes = {**(below.get("axes") or {}), **(above.get("axes") or {})}
-    return {**result, "axes": {axis: choices for axis, choices in axes.items() if choices is not None}}
+    return {
+        **result,
+        "axes": {axis: choices for axis, choices in axes.items() if choices is not None},
+    }
 
 
 Only = Mapping[str, Sequence[str]]
 
 
 def cells(study: Study, only: Only | None = None) -> list[Cell]:
-    """The product of the axes, without what is excluded or filtered out. Cells that computed ones are computed from
-    stay, whatever the filter says of them."""
+    """The product of the axes, without what is excluded or filtered out. Cells that computed ones
+    are computed from stay, whatever the filter says of them."""
     names = [list(choices) for choices in study.axes.values()]
-    every = [Cell(study, dict(zip(study.axes, combination, strict=True))) for combination in itertools.product(*names)]
+    every = [
+        Cell(study, dict(zip(study.axes, combination, strict=True)))
+        for combination in itertools.product(*names)
+    ]
     there = [cell for cell in every if not any(meant(one, cell.choices) for one in study.exclude)]
     wanted = [cell for cell in there if admitted(cell, only or {})]
     # A difference needs both of its sides, whatever a filter leaves of them.
@@ -155,17 +163,24 @@ def admitted(cell: Cell, only: Only) -> bool:
 
 
 def filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
-    """`axis=a,b` words as a filter; several of one axis add up. `fedavg+ds` may be written for a title's spelling."""
+    """`axis=a,b` words as a filter; several of one axis add up. `fedavg+ds` may be written for a
+    title's spelling."""
     only: dict[str, list[str]] = {}
     for word in words:
         axis, equals, names = word.partition("=")
         axis = axis.strip()
         if not equals or not names.strip():
-            raise ConfigError(broken("a filter has the form axis=choice or axis=choice,choice", f"'{word}'"))
+            raise ConfigError(
+                broken("a filter has the form axis=choice or axis=choice,choice", f"'{word}'")
+            )
         if axis not in study.axes:
             hint = nearest(axis, study.axes)
-            raise ConfigError(broken(f"a filter names an axis ({', '.join(study.axes)})", axis, hint))
-        only.setdefault(axis, []).extend(choice_of(study, axis, name.strip()) for name in names.split(","))
+            raise ConfigError(
+                broken(f"a filter names an axis ({', '.join(study.axes)})", axis, hint)
+            )
+        only.setdefault(axis, []).extend(
+            choice_of(study, axis, name.strip()) for name in names.split(",")
+        )
     return only
 
 
@@ -175,7 +190,9 @@ def choice_of(study: Study, axis: str, written: str) -> str:
     if written in choices:
         return written
     # What people remember of a table is the title, not the name in the file.
-    titled = [name for name, choice in choices.items() if choice.title.casefold() == written.casefold()]
+    titled = [
+        name for name, choice in choices.items() if choice.title.casefold() == written.casefold()
+    ]
     if len(titled) == 1:
         return titled[0]
     known = ", ".join(choices)

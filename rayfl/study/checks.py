@@ -1,5 +1,6 @@
-"""What would keep a run from starting, found before anything starts: files that are not there, a federation that
-cannot be drawn, a method that cannot work on it. Each distinct part of a study is tried once."""
+"""What would keep a run from starting, found before anything starts: files that are not there, a
+federation that cannot be drawn, a method that cannot work on it. Each distinct part of a study is
+tried once."""
 
 from __future__ import annotations
 
@@ -9,14 +10,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rayfl.assembly import NetworkRecipe, holdings_of, normalisation_of, refuse_missing_sets, seen_by, spec_of
-from rayfl.config import Config
+from rayfl.config.schema import Config
 from rayfl.errors import RayflError
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import data_root
 from rayfl.federation.scenario import Scenario, build_scenario, open_federation
 from rayfl.federation.split import Role
-from rayfl.fleet.seam import Algorithm
+from rayfl.protocol import Algorithm
+from rayfl.run.assembly import (
+    NetworkRecipe,
+    holdings_of,
+    normalisation_of,
+    refuse_missing_sets,
+    seen_by,
+    spec_of,
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,12 @@ class Checks:
         )
 
     def federation(self, config: Config) -> tuple[Dataset, Scenario]:
-        """The dataset and the scenario of a run. The last of each is kept: studies change methods most often."""
+        """The dataset and the scenario of a run. The last of each is kept: studies change methods
+        most often."""
         dataset = self.dataset(config)
-        key = json.dumps([config.recorded(), str(config.scenario), config.seeds_for("data")], sort_keys=True)
+        key = json.dumps(
+            [config.recorded(), str(config.scenario), config.seeds_for("data")], sort_keys=True
+        )
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = (key, kept(lambda: scenario_of(config, dataset)))
         return dataset, given(self._drawn[1])
@@ -87,7 +98,9 @@ class Checks:
     def parts(self, config: Config, shape: tuple[int, int, int], classes: int) -> None:
         """Build the network and the frozen encoders, whose weights may be missing."""
         network = [config.resolved()[key] for key in ("model", "method")]
-        self.once(json.dumps([network, shape, classes]), lambda: NetworkRecipe(config, shape, classes)())
+        self.once(
+            json.dumps([network, shape, classes]), lambda: NetworkRecipe(config, shape, classes)()
+        )
         for spec in config.method.encoders().values():
             self.once(json.dumps([repr(spec), shape]), partial(spec.build, shape))
 
@@ -106,13 +119,25 @@ class Checks:
 
 
 def tried(config: Config) -> str:
-    """What two configurations share of which one trial is enough: all but their seeds and where they run."""
-    aside = {"seed", "seeds", "tracking", "output", "checkpoint", "resources", "evaluation", "fleet", "device"}
+    """What two configurations share of which one trial is enough: all but their seeds and where
+    they run."""
+    aside = {
+        "seed",
+        "seeds",
+        "tracking",
+        "output",
+        "checkpoint",
+        "resources",
+        "evaluation",
+        "fleet",
+        "device",
+    }
     return json.dumps(config.model_dump(mode="json", exclude=aside), sort_keys=True)
 
 
 def kept(make: Callable[[], Any]) -> Any:
-    """What is made, or the error that it ends in, to be raised again for every cell that needs it."""
+    """What is made, or the error that it ends in, to be raised again for every cell that needs
+    it."""
     try:
         return make()
     except RayflError as error:
@@ -133,7 +158,8 @@ def scenario_of(config: Config, dataset: Dataset) -> Scenario:
 
 
 def try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
-    """Name the sets that the method needs, and let it check its federation, as a run does before its first round."""
+    """Name the sets that the method needs, and let it check its federation, as a run does before
+    its first round."""
     method = config.method
     holdings = holdings_of(config, dataset, seen_by(method, scenario))
     refuse_missing_sets(method, holdings)

@@ -1,4 +1,5 @@
-"""How long runs will take: from rounds that were measured, or from mini-batches that are timed here and now."""
+"""How long runs will take: from rounds that were measured, or from mini-batches that are timed here
+and now."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.assembly import LearnerRecipe, NetworkRecipe
-from rayfl.config import Config
-from rayfl.fleet.seam import Algorithm
+from rayfl.config.schema import Config
 from rayfl.learn.training import Normalisation
-from rayfl.records import Record, Shelf
+from rayfl.protocol import Algorithm
+from rayfl.run.assembly import LearnerRecipe, NetworkRecipe
+from rayfl.run.store import Record, Shelf
 from rayfl.study.checks import Facts
 
 SECONDS = 0.5
@@ -60,7 +61,11 @@ class Estimator:
         """Seconds of a round of the newest finished run that does the same work in each."""
         # Reading every run's configuration takes a while, and a first study has no runs.
         if self.rounds is None:
-            self.rounds = {work(record.config): seconds for record in self.shelf if (seconds := a_round(record))}
+            self.rounds = {
+                work(record.config): seconds
+                for record in self.shelf
+                if (seconds := a_round(record))
+            }
         return self.rounds.get(work(config.resolved()))
 
     def counted(self, config: Config, facts: Facts) -> float:
@@ -71,17 +76,24 @@ class Estimator:
             visit = training.steps * training.batch_size
         at_clients = visit * training.cohort(config.clients) if config.method.client_labels else 0.0
         tested = facts.tested * FORWARD / config.evaluation.every
-        passes = getattr(config.method, "server_epochs", getattr(config.method, "epochs", training.epochs))
+        passes = getattr(
+            config.method, "server_epochs", getattr(config.method, "epochs", training.epochs)
+        )
         at_server = facts.labelled * passes if "labelled" in config.method.needs else 0
         return training.rounds * a_sample * ((at_clients + tested) / actors(config) + at_server)
 
     def seconds_a_sample(self, config: Config, facts: Facts) -> float:
         """Forward, backward and step for one sample, on one actor of this machine's CPU."""
-        local = config.training.model_dump(mode="json", exclude={"rounds", "fraction", "clients_per_round", "epochs"})
-        # A method counts only where it makes a network of its own; otherwise one timing serves them all.
+        local = config.training.model_dump(
+            mode="json", exclude={"rounds", "fraction", "clients_per_round", "epochs"}
+        )
+        # A method counts only where it makes a network of its own; otherwise one timing serves them
+        # all.
         own = type(config.method).network is not Algorithm.network
         network = [config.resolved()[key] for key in (("model", "method") if own else ("model",))]
-        key = json.dumps([network, facts.shape, facts.classes, local, threads(config)], sort_keys=True)
+        key = json.dumps(
+            [network, facts.shape, facts.classes, local, threads(config)], sort_keys=True
+        )
         if key not in self.timed:
             self.timed[key] = timed(config, facts)
         return self.timed[key]
@@ -102,7 +114,8 @@ class Trial:
 
 
 def timed(config: Config, facts: Facts) -> float:
-    """Seconds a sample of local training, over as many mini-batches as fit into half a second, one at least."""
+    """Seconds a sample of local training, over as many mini-batches as fit into half a second, one
+    at least."""
     import torch
 
     from rayfl.learn.fit import fit
@@ -110,7 +123,9 @@ def timed(config: Config, facts: Facts) -> float:
     before, rng = torch.get_num_threads(), np.random.default_rng(0)
     torch.set_num_threads(threads(config))
     try:
-        learner = LearnerRecipe(NetworkRecipe(config, facts.shape, facts.classes), Normalisation(), "cpu")()
+        learner = LearnerRecipe(
+            NetworkRecipe(config, facts.shape, facts.classes), Normalisation(), "cpu"
+        )()
         size = config.training.batch_size
         x = rng.integers(0, 256, (size, *facts.shape), dtype=np.uint8)
         trial = Trial(x, rng.integers(0, facts.classes, size), learner, rng)
@@ -145,7 +160,18 @@ def actors(config: Config) -> int:
 
 def work(resolved: Mapping[str, Any]) -> str:
     """What a round's work depends on."""
-    keys = ("data", "clients", "split", "partition", "model", "method", "evaluation", "fleet", "device", "resources")
+    keys = (
+        "data",
+        "clients",
+        "split",
+        "partition",
+        "model",
+        "method",
+        "evaluation",
+        "fleet",
+        "device",
+        "resources",
+    )
     training = {key: value for key, value in resolved["training"].items() if key != "rounds"}
     return json.dumps([*(resolved.get(key) for key in keys), training], sort_keys=True)
 
@@ -153,4 +179,8 @@ def work(resolved: Mapping[str, Any]) -> str:
 def a_round(record: Record) -> float:
     """Mean seconds of a run's rounds; 0 where it has none."""
     clocks = [entry["clock"] for entry in record.history]
-    return float(np.mean([clock["time/train_s"] + clock["time/evaluate_s"] for clock in clocks])) if clocks else 0.0
+    return (
+        float(np.mean([clock["time/train_s"] + clock["time/evaluate_s"] for clock in clocks]))
+        if clocks
+        else 0.0
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rayfl.errors import RayflError
-from rayfl.records import Record, Shelf
+from rayfl.run.store import Record, Shelf
 from rayfl.study.cells import Cell
 from rayfl.study.order import Order
 from rayfl.study.printed import printed
@@ -22,12 +22,14 @@ NOT_RUN = "not run yet"
 Key = tuple[str, ...]
 
 
-def gathered(study: Path | Order, output: Path | None = None, problems: Mapping[Key, str] | None = None) -> StudyResult:
+def gathered(
+    study: Path | Order, output: Path | None = None, problems: Mapping[Key, str] | None = None
+) -> StudyResult:
     """All cells of a study with the finished runs below an output folder.
 
-    Of a path, the cells, seeds and scale are those that were last run in that folder, or else all of the study's. What
-    keeps cells from running is told by `problems`, by the names of their choices.
-    """
+    Of a path, the cells, seeds and scale are those that were last run in that folder, or else all
+    of the study's. What keeps cells from running is told by `problems`, by the names of their
+    choices."""
     order = study if isinstance(study, Order) else Order.remembered(study, output)
     found = found_runs(order, Shelf(order.folder), dict(problems or {}))
     results: dict[Key, CellResult] = {}
@@ -54,8 +56,13 @@ def found_runs(order: Order, shelf: Shelf, problems: dict[Key, str]) -> dict[Key
     for cell in order.cells:
         runs = records.get(cell.key, {})
         missing = cell.missing or ("" if runs else problems.get(cell.key, NOT_RUN))
-        scores = {name: measured(cell, at_scale(score, order.scale), runs) for name, score in cell.scores.items()}
-        results[cell.key] = result(order, cell, "run", scores, missing, runs, notes.get(cell.key, ""))
+        scores = {
+            name: measured(cell, at_scale(score, order.scale), runs)
+            for name, score in cell.scores.items()
+        }
+        results[cell.key] = result(
+            order, cell, "run", scores, missing, runs, notes.get(cell.key, "")
+        )
     return results
 
 
@@ -101,10 +108,21 @@ def entry(array: NDArray[Any] | None, at: tuple[int, ...]) -> float:
     return float(array[at]) if inside else math.nan
 
 
-def beside(cell: Cell, score: Score, values: tuple[float, ...], seeds: tuple[int, ...] = ()) -> Value:
+def beside(
+    cell: Cell, score: Score, values: tuple[float, ...], seeds: tuple[int, ...] = ()
+) -> Value:
     """Our values with the printed one."""
     figure = printed(cell, score)
-    return Value(score.title, values, seeds, figure.mean, figure.std, figure.value, score.digits, score.lower_is_better)
+    return Value(
+        score.title,
+        values,
+        seeds,
+        figure.mean,
+        figure.std,
+        figure.value,
+        score.digits,
+        score.lower_is_better,
+    )
 
 
 def computed(order: Order, cell: Cell, results: Mapping[Key, CellResult]) -> CellResult:
@@ -117,10 +135,14 @@ def computed(order: Order, cell: Cell, results: Mapping[Key, CellResult]) -> Cel
     scores = {}
     for name, score in cell.scores.items():
         values = make([part.scores[name] for part in parts if name in part.scores])
-        scores[name] = beside(cell, score, tuple(values.values()), tuple(values) if kind == "difference" else ())
+        scores[name] = beside(
+            cell, score, tuple(values.values()), tuple(values) if kind == "difference" else ()
+        )
     lacking = dict.fromkeys(part.missing for part in parts if part.missing)
     note = next((part.scaled for part in parts if part.scaled), "")
-    return result(order, cell, kind, scores, "; ".join([cell.missing] if cell.missing else lacking), {}, note)
+    return result(
+        order, cell, kind, scores, "; ".join([cell.missing] if cell.missing else lacking), {}, note
+    )
 
 
 def difference(values: list[Value]) -> dict[int, float]:

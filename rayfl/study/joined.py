@@ -1,4 +1,5 @@
-"""Several datasets as one, their classes one after the other: a federation of users with different datasets."""
+"""Several datasets as one, their classes one after the other: a federation of users with different
+datasets."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from rayfl.federation.datasets import DATASETS
 
 @component
 class Joined:
-    """The samples of all `parts`; the classes of a part are numbered on from those of the parts before it."""
+    """The samples of all `parts`; the classes of a part are numbered on from those of the parts
+    before it."""
 
     parts: Annotated[tuple[Annotated[Loader, slot(DATASETS)], ...], Field(min_length=2)]
 
@@ -29,7 +31,12 @@ class Joined:
         train, test = (
             Images(
                 np.concatenate([getattr(part, half).x for part in parts]),
-                np.concatenate([getattr(part, half).y + first for part, first in zip(parts, firsts, strict=False)]),
+                np.concatenate(
+                    [
+                        getattr(part, half).y + first
+                        for part, first in zip(parts, firsts, strict=False)
+                    ]
+                ),
             )
             for half in ("train", "test")
         )

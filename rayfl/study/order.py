@@ -1,5 +1,5 @@
-"""What somebody asks of a study: which cells, which seeds, at what scale, into which folder; and the configurations
-that follow."""
+"""What somebody asks of a study: which cells, which seeds, at what scale, into which folder; and
+the configurations that follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rayfl.config import default_output, put
+from rayfl.config.schema import default_output, put
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.federation.datasets import data_root
 from rayfl.study.cells import Cell, cells, filters, load, with_overrides
@@ -65,10 +65,15 @@ class Order:
         """The command line of this order, or of one of its cells."""
         words = ["rayfl", "study", shown(self.path)]
         # A cell's command names every axis, so that it means the same when the study grows.
-        only = self.only if cell is None else [f"{axis}={name}" for axis, name in cell.choices.items()]
+        only = (
+            self.only if cell is None else [f"{axis}={name}" for axis, name in cell.choices.items()]
+        )
         words += [word for filtered in only for word in ("--only", filtered)]
         if self.seeds is not None:
-            words += ["--seeds", ",".join(map(str, self.seeds)) + ("," if len(self.seeds) == 1 else "")]
+            words += [
+                "--seeds",
+                ",".join(map(str, self.seeds)) + ("," if len(self.seeds) == 1 else ""),
+            ]
         if self.scale != 1:
             words += ["--scale", f"{self.scale:g}"]
         if self.output is not None:
@@ -92,7 +97,12 @@ class Order:
 
     def remember(self) -> None:
         """Leave a note of what was asked for, so that a report on this study shows the same."""
-        said = {"only": self.only, "seeds": self.seeds, "scale": self.scale, "overrides": self.overrides}
+        said = {
+            "only": self.only,
+            "seeds": self.seeds,
+            "scale": self.scale,
+            "overrides": self.overrides,
+        }
         self.notes.mkdir(parents=True, exist_ok=True)
         (self.notes / "order.json").write_text(json.dumps(said))
 
@@ -103,7 +113,9 @@ class Order:
         try:
             said = json.loads((plain.notes / "order.json").read_text())
             seeds = None if said["seeds"] is None else tuple(said["seeds"])
-            return cls(path, tuple(said["only"]), seeds, said["scale"], output, tuple(said["overrides"]))
+            return cls(
+                path, tuple(said["only"]), seeds, said["scale"], output, tuple(said["overrides"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return plain
 
@@ -115,7 +127,8 @@ def shown(path: Path) -> str:
 
 
 def filled(value: Any, seed: int) -> Any:
-    """Plain values with the run's seed and this machine's folders where the study file asks for them."""
+    """Plain values with the run's seed and this machine's folders where the study file asks for
+    them."""
     if isinstance(value, str):
         return seed if value == SEED else value.replace(DATA, str(data_root()))
     if isinstance(value, Mapping):
@@ -126,7 +139,8 @@ def filled(value: Any, seed: int) -> Any:
 
 
 def labelled(settings: Mapping[str, Any], order: Order, cell: Cell, seed: int) -> dict[str, Any]:
-    """Settings with what MLflow shows of a run: the study as its experiment, the cell as tags and name."""
+    """Settings with what MLflow shows of a run: the study as its experiment, the cell as tags and
+    name."""
     tracking = dict(settings.get("tracking") or {})
     tags = {"study": order.name, **cell.choices, "seed": str(seed), **(tracking.get("tags") or {})}
     if order.scale != 1:
@@ -137,7 +151,8 @@ def labelled(settings: Mapping[str, Any], order: Order, cell: Cell, seed: int) -
 
 
 def seeds_from(text: str, study: Study) -> tuple[int, ...]:
-    """`3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`: these."""
+    """`3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`:
+    these."""
     try:
         if "," in text:
             listed = [int(word) for word in text.split(",") if word.strip()]
@@ -148,5 +163,9 @@ def seeds_from(text: str, study: Study) -> tuple[int, ...]:
     except ValueError:
         listed = []
     if not listed or min(listed) < 0:
-        raise ConfigError(broken("--seeds is a number of seeds (1 or more) or a list such as 0,1 or 4,", f"'{text}'"))
+        raise ConfigError(
+            broken(
+                "--seeds is a number of seeds (1 or more) or a list such as 0,1 or 4,", f"'{text}'"
+            )
+        )
     return tuple(dict.fromkeys(listed))

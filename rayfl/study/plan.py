@@ -1,4 +1,5 @@
-"""What a study will do: which runs, which of them are done, which cannot be, and how long the rest will take."""
+"""What a study will do: which runs, which of them are done, which cannot be, and how long the rest
+will take."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rayfl.config import Config
+from rayfl.config.schema import Config
 from rayfl.errors import RayflError
-from rayfl.progress import duration
-from rayfl.records import Record, Shelf
+from rayfl.run.progress import duration
+from rayfl.run.store import Record, Shelf
 from rayfl.study.cells import Cell
 from rayfl.study.checks import Checks
 from rayfl.study.estimate import Estimate, Estimator
@@ -45,7 +46,8 @@ class Plan:
     order: Order
     runs: tuple[Run, ...]
     problems: Mapping[tuple[str, ...], str]
-    """Why a cell cannot run here, by the names of its choices; what is not built is not among them."""
+    """Why a cell cannot run here, by the names of its choices; what is not built is not among
+    them."""
 
     @property
     def todo(self) -> list[Run]:
@@ -59,7 +61,10 @@ class Plan:
         """The plan for people."""
         order, todo = self.order, self.todo
         yield order.study.title + (f", scaled by {order.scale:g}" if order.scale != 1 else "")
-        kinds = {"to run": [cell.runs for cell in order.cells], "not built": [bool(c.missing) for c in order.cells]}
+        kinds = {
+            "to run": [cell.runs for cell in order.cells],
+            "not built": [bool(c.missing) for c in order.cells],
+        }
         kinds["computed from others"] = [cell.computed is not None for cell in order.cells]
         counts = [f"{sum(marks)} {kind}" for kind, marks in kinds.items() if any(marks)]
         seeds = ", ".join(map(str, order.wanted_seeds))
@@ -109,27 +114,33 @@ def planned(order: Order, shelf: Shelf | None = None) -> Plan:
             continue
         done = stored(shelf, checks, made.config)
         estimate = estimator.of(made.config, facts) if done is None else DONE
-        runs.setdefault(cell.key, []).append(Run(cell, seed, made.config, made.note, done, estimate))
+        runs.setdefault(cell.key, []).append(
+            Run(cell, seed, made.config, made.note, done, estimate)
+        )
     checks.close()
     ordered = tuple(run for cell in order.cells for run in runs.get(cell.key, []))
     return Plan(order, ordered, problems)
 
 
 def by_dataset(order: Order) -> list[tuple[Cell, int, Scaled | RayflError]]:
-    """The configurations with those of one dataset and one federation side by side, so that each is read once."""
+    """The configurations with those of one dataset and one federation side by side, so that each is
+    read once."""
 
     def place(item: tuple[Cell, int, Scaled | RayflError]) -> tuple[str, str]:
         made = item[2]
         # What cannot be configured has no dataset; it is told wherever it stands.
         if isinstance(made, RayflError):
             return "", ""
-        return json.dumps(made.config.resolved()["data"]), json.dumps([made.config.recorded(), made.config.seed])
+        return json.dumps(made.config.resolved()["data"]), json.dumps(
+            [made.config.recorded(), made.config.seed]
+        )
 
     return sorted(order.configurations(), key=place)
 
 
 def stored(shelf: Shelf, checks: Checks, config: Config) -> Record | None:
-    """The finished run with this configuration and scenario. The scenario is drawn only if there is one to compare."""
+    """The finished run with this configuration and scenario. The scenario is drawn only if there is
+    one to compare."""
     if shelf.find(config) is None:
         return None
     return shelf.find(config, checks.scenario_hash(config))

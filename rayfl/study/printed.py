@@ -1,4 +1,5 @@
-"""The figures that a paper prints, as transcribed to CSV, and which of them belongs to which score of which cell."""
+"""The figures that a paper prints, as transcribed to CSV, and which of them belongs to which score
+of which cell."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Figure:
-    """A printed mean with its deviation, as they are printed, and the mean as a number where it is one."""
+    """A printed mean with its deviation, as they are printed, and the mean as a number where it is
+    one."""
 
     mean: str = ""
     std: str = ""
@@ -38,7 +40,9 @@ def rows(file: Path) -> tuple[Row, ...]:
         with file.open(encoding="utf-8", newline="") as text:
             return tuple(csv.DictReader(text))
     except (OSError, ValueError) as error:
-        raise DataError(broken("printed.file is a readable CSV file", f"{file} ({error})")) from None
+        raise DataError(
+            broken("printed.file is a readable CSV file", f"{file} ({error})")
+        ) from None
 
 
 def printed(cell: Cell, score: Score) -> Figure:
@@ -49,7 +53,9 @@ def printed(cell: Cell, score: Score) -> Figure:
     wanted = columns(source, cell, score)
     fits = [number for number, row in enumerate(rows(Path(source.file))) if fitting(row, wanted)]
     if len(fits) > 1:
-        raise ConfigError(broken("printed.where fits one row of the file at most", f"{len(fits)} for {wanted}"))
+        raise ConfigError(
+            broken("printed.where fits one row of the file at most", f"{len(fits)} for {wanted}")
+        )
     if not fits:
         return Figure()
     row = rows(Path(source.file))[fits[0]]
@@ -59,13 +65,18 @@ def printed(cell: Cell, score: Score) -> Figure:
 
 def columns(source: Printed, cell: Cell, score: Score) -> dict[str, str]:
     """The texts that a row must have, by column."""
-    words = {axis: choice.title if choice.printed is None else choice.printed for axis, choice in cell.chosen.items()}
+    words = {
+        axis: choice.title if choice.printed is None else choice.printed
+        for axis, choice in cell.chosen.items()
+    }
     words["score"] = score.title if score.printed is None else score.printed
     try:
         return {column: template.format_map(words) for column, template in source.where.items()}
     except (KeyError, ValueError, IndexError) as error:
         hint = nearest(str(error).strip("'"), words)
-        raise ConfigError(broken(f"printed.where names axes in braces ({', '.join(words)})", error, hint)) from None
+        raise ConfigError(
+            broken(f"printed.where names axes in braces ({', '.join(words)})", error, hint)
+        ) from None
 
 
 def fitting(row: Row, wanted: Mapping[str, str]) -> bool:
@@ -82,7 +93,8 @@ OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 
 
 def number(text: str, symbols: Mapping[str, float] = MappingProxyType({})) -> float:
-    """A printed number, or a printed formula such as `(k + 1)M` in these symbols; nan for anything else."""
+    """A printed number, or a printed formula such as `(k + 1)M` in these symbols; nan for anything
+    else."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
@@ -100,7 +112,9 @@ def number(text: str, symbols: Mapping[str, float] = MappingProxyType({})) -> fl
 def evaluated(node: ast.expr, symbols: Mapping[str, float]) -> float:
     """Sums and products of numbers and symbols, and nothing else."""
     if isinstance(node, ast.BinOp):
-        return OPERATORS[type(node.op)](evaluated(node.left, symbols), evaluated(node.right, symbols))
+        return OPERATORS[type(node.op)](
+            evaluated(node.left, symbols), evaluated(node.right, symbols)
+        )
     if isinstance(node, ast.Name):
         return symbols[node.id]
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):

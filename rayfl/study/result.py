@@ -1,8 +1,8 @@
-"""What a study came to: for every cell its runs, its scores beside the printed ones, or why there are none.
+"""What a study came to: for every cell its runs, its scores beside the printed ones, or why there
+are none.
 
-`rayfl.study.gather.gathered` makes a `StudyResult` out of what an output folder holds; the table on the command line
-and the report read nothing else.
-"""
+`rayfl.study.gather.gathered` makes a `StudyResult` out of what an output folder holds; the table on
+the command line and the report read nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from rayfl.records import Record
+from rayfl.run.store import Record
 from rayfl.study.schema import Study
 
 Kind = Literal["run", "difference", "average"]
@@ -21,17 +21,20 @@ Kind = Literal["run", "difference", "average"]
 
 @dataclass(frozen=True)
 class Value:
-    """One score of one cell: ours, a number a seed, and the printed one. Everything is as shown: percent is percent."""
+    """One score of one cell: ours, a number a seed, and the printed one. Everything is as shown:
+    percent is percent."""
 
     title: str
     values: tuple[float, ...] = ()
-    """One a seed, in the order of `seeds`; of a cell that is an average, one a cell that it is the average of."""
+    """One a seed, in the order of `seeds`; of a cell that is an average, one a cell that it is the
+    average of."""
     seeds: tuple[int, ...] = ()
     printed: str = ""
     """The printed mean, exactly as it is printed; empty where the paper prints none."""
     printed_std: str = ""
     printed_value: float = math.nan
-    """The printed mean as a number, where it is one (or a formula whose symbols the study gives)."""
+    """The printed mean as a number, where it is one (or a formula whose symbols the study
+    gives)."""
     digits: int = 2
     lower_is_better: bool = False
 
@@ -77,7 +80,8 @@ class CellResult:
     titles: Mapping[str, str]
     """By axis, what a reader calls it."""
     kind: Kind = "run"
-    """Whether the cell is run, or computed from other cells: a difference of two, an average of several."""
+    """Whether the cell is run, or computed from other cells: a difference of two, an average of
+    several."""
     records: Mapping[int, Record] = field(default_factory=dict)
     """Finished runs by seed; empty for computed cells."""
     scores: Mapping[str, Value] = field(default_factory=dict)
@@ -111,7 +115,8 @@ class StudyResult:
         return next((cell for cell in self.cells if dict(cell.choices) == choices), None)
 
     def used(self, axis: str) -> list[str]:
-        """The choices of an axis that some cell has, in the study's order; `score` is an axis too."""
+        """The choices of an axis that some cell has, in the study's order; `score` is an axis
+        too."""
         if axis == "score":
             return list(dict.fromkeys(name for cell in self.cells for name in cell.scores))
         there = {cell.choices[axis] for cell in self.cells}

@@ -1,4 +1,5 @@
-"""Running what is missing, one run after the other on one Ray; what fails is told, and the others go on."""
+"""Running what is missing, one run after the other on one Ray; what fails is told, and the others
+go on."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayfl.config import Config, parsed
+from rayfl.config.schema import Config, parsed
 from rayfl.errors import RayflError
-from rayfl.experiment import Interrupted, Stop, newest_unfinished, stoppable, tracking_uri
-from rayfl.experiment import run as run_experiment
-from rayfl.progress import Progress, Silent
+from rayfl.run.experiment import Interrupted, Stop, newest_unfinished, stoppable, tracking_uri
+from rayfl.run.experiment import run as run_experiment
+from rayfl.run.progress import Progress, Silent
 from rayfl.study.plan import Plan, Run
-from rayfl.tracking import Tracker
+from rayfl.tracking.tracker import Tracker
 
 log = logging.getLogger("rayfl")
 
@@ -41,8 +42,11 @@ def silent(_: Config) -> Progress:
     return Silent()
 
 
-def run_plan(plan: Plan, say: Say, progress: ProgressOf = silent, address: str | None = None) -> Ran:
-    """Run all that is to do. Interrupted, the run that is on writes its checkpoint; `Interrupted` is raised."""
+def run_plan(
+    plan: Plan, say: Say, progress: ProgressOf = silent, address: str | None = None
+) -> Ran:
+    """Run all that is to do. Interrupted, the run that is on writes its checkpoint; `Interrupted`
+    is raised."""
     ran, todo = Ran(), plan.todo
     plan.order.remember()
     if not todo:
@@ -64,11 +68,15 @@ def run_plan(plan: Plan, say: Say, progress: ProgressOf = silent, address: str |
     return ran
 
 
-def one(run: Run, parent: Parent, ran: Ran, say: Say, progress: ProgressOf, address: str | None) -> None:
+def one(
+    run: Run, parent: Parent, ran: Ran, say: Say, progress: ProgressOf, address: str | None
+) -> None:
     """One run, whose failure is its own."""
     config = parent.adopted(run.config)
     try:
-        run_experiment(config, resume=unfinished(config), address=address, progress=progress(config))
+        run_experiment(
+            config, resume=unfinished(config), address=address, progress=progress(config)
+        )
         ran.finished.append(run)
     except RayflError as error:
         ran.failed.setdefault(run.cell.key, f"failed: {error}")
@@ -79,7 +87,8 @@ def one(run: Run, parent: Parent, ran: Ran, say: Say, progress: ProgressOf, addr
 
 
 def unfinished(config: Config) -> Path | None:
-    """The run to take up again: of this configuration and, unlike with `--resume auto`, of as many rounds."""
+    """The run to take up again: of this configuration and, unlike with `--resume auto`, of as many
+    rounds."""
     found = newest_unfinished(config.output / "runs", config)
     try:
         rounds = None if found is None else parsed(found / "config.yaml")["training"]["rounds"]
@@ -92,13 +101,14 @@ def shared_ray(configs: list[Config], address: str | None) -> AbstractContextMan
     """One Ray for all runs, if any of them needs one."""
     if all(config.fleet == "inline" for config in configs):
         return nullcontext()
-    from rayfl.fleet.connection import connected
+    from rayfl.fleet.on_ray.connection import connected
 
     return connected(address)
 
 
 class Parent:
-    """The study's own run in MLflow, under which its runs are listed. The same study continues the same one."""
+    """The study's own run in MLflow, under which its runs are listed. The same study continues the
+    same one."""
 
     def __init__(self, plan: Plan) -> None:
         config, order = plan.todo[0].config, plan.order

@@ -3,18 +3,19 @@
 A scale of s makes a run of roughly s x s of the work: s of the rounds, each with s of the images.
 
 - Rounds are multiplied by s, and with them whatever a method counts in rounds or passes over the whole run: FedRN's
-  warm-up, FedCR's pre-training. They keep their share of the run, as do the last rounds that a score is the mean of.
+  warm-up, FedCR's pre-training. They keep their share of the run, as do the last rounds that a
+  score is the mean of.
 - Clients are multiplied by s, and so are the training images, so that a client keeps its size, and the partition's and
-  the noise's settings keep their meaning. Amounts of the split (public, validation, labelled, client_samples) shrink as
-  the training images do; shares stay.
+  the noise's settings keep their meaning. Amounts of the split (public, validation, labelled,
+  client_samples) shrink as the training images do; shares stay.
 - The participants of a round keep their share of the clients.
 - Test images are multiplied by s.
 - Networks, batches, local epochs, learning rates and everything else stay.
 
-Nothing grows, and nothing falls below its least value (5 rounds, 10 clients, 4 participants, 1,000 training and 1,000
-test images, 100 public images; a study may set others): a federation of two clients would show nothing. A least value
-that holds is why a scaled client may be smaller than the paper's.
-"""
+Nothing grows, and nothing falls below its least value (5 rounds, 10 clients, 4 participants, 1,000
+training and 1,000 test images, 100 public images; a study may set others): a federation of two
+clients would show nothing. A least value that holds is why a scaled client may be smaller than the
+paper's."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rayfl.config import Config, put, validated
+from rayfl.config.schema import Config, put, validated
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.datasets import DATASETS, data_root
 from rayfl.study.schema import Study
@@ -78,10 +79,14 @@ class Scaled:
     note: str = ""
 
 
-def scaled(settings: Mapping[str, Any], study: Study, scale: float, where: str, sizes: Sizes | None = None) -> Scaled:
+def scaled(
+    settings: Mapping[str, Any], study: Study, scale: float, where: str, sizes: Sizes | None = None
+) -> Scaled:
     """The configuration of plain settings at a scale."""
     if not 0 < scale <= 1:
-        raise ConfigError(broken("--scale lies in (0, 1]", scale, "It shrinks a study; 1 is the paper's size."))
+        raise ConfigError(
+            broken("--scale lies in (0, 1]", scale, "It shrinks a study; 1 is the paper's size.")
+        )
     full = validated(settings, where)
     if scale == 1:
         return Scaled(full)
@@ -91,16 +96,27 @@ def scaled(settings: Mapping[str, Any], study: Study, scale: float, where: str, 
     for path, (_, new) in changes.items():
         *section, unit = path.split(".")
         # An amount has one unit: a share that was written gives way to the total.
-        small = put(small, section, {unit: new}) if section[:1] == ["split"] else put(small, [*section, unit], new)
-    told = [f"{NAMES.get(path, path)} {old} -> {new}" for path, (old, new) in changes.items() if old != new]
+        small = (
+            put(small, section, {unit: new})
+            if section[:1] == ["split"]
+            else put(small, [*section, unit], new)
+        )
+    told = [
+        f"{NAMES.get(path, path)} {old} -> {new}"
+        for path, (old, new) in changes.items()
+        if old != new
+    ]
     return Scaled(validated(small, f"{where}, scaled by {scale:g}"), ", ".join(told))
 
 
 Changes = dict[str, tuple[int, int]]
 
 
-def shrunk(full: Config, least: Mapping[str, float], scale: float, sizes: tuple[int, int]) -> Changes:
-    """By dotted path, every setting that a scale may change: its value at full size and its new one."""
+def shrunk(
+    full: Config, least: Mapping[str, float], scale: float, sizes: tuple[int, int]
+) -> Changes:
+    """By dotted path, every setting that a scale may change: its value at full size and its new
+    one."""
     written = full.resolved()
     changes: Changes = {}
     for path in COUNTED:
@@ -113,7 +129,9 @@ def shrunk(full: Config, least: Mapping[str, float], scale: float, sizes: tuple[
     return changes | images(written, least, scale, sizes)
 
 
-def images(written: Mapping[str, Any], least: Mapping[str, float], scale: float, sizes: tuple[int, int]) -> Changes:
+def images(
+    written: Mapping[str, Any], least: Mapping[str, float], scale: float, sizes: tuple[int, int]
+) -> Changes:
     """Training and test images, and the amounts that the server takes of the former."""
     changes: Changes = {}
     for part, size in zip(("train_samples", "test_samples"), sizes, strict=True):
@@ -138,7 +156,11 @@ def amount(written: Mapping[str, Any] | None, size: int) -> int:
         return round(float(written["fraction"]) * size)
     chosen = written.get("total") or written.get("first")
     if chosen is None:
-        raise ConfigError(broken("a study that is to be scaled caps images by total, fraction or first", "per_class"))
+        raise ConfigError(
+            broken(
+                "a study that is to be scaled caps images by total, fraction or first", "per_class"
+            )
+        )
     return int(chosen)
 
 

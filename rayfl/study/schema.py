@@ -12,16 +12,15 @@
         rhfl: {title: RHFL, missing: "RHFL is not built"}
       dataset:
         mnist: {title: MNIST, set: {data: mnist, model: mnist_cnn}}
-    seeds: [0, 1, 2]
-    scores: {accuracy: {title: "accuracy (%)", metric: test/accuracy, over: last, percent: true}}
-    table: {rows: [method], columns: [dataset]}
-    printed: {file: printed/fedds.csv, where: {table: Table 4, dataset: "{dataset}", method: "{method}"}}
+    seeds: [0, 1, 2] scores: {accuracy: {title: "accuracy (%)", metric: test/accuracy, over: last,
+    percent: true}} table: {rows: [method], columns: [dataset]} printed: {file: printed/fedds.csv,
+    where: {table: Table 4, dataset: "{dataset}", method: "{method}"}}
 
-A cell is one choice on every axis; it runs once a seed. Its settings are those of `base`, changed by `set`, then by
-each axis' choice in the order of the axes, then by the `rules` that hold for it, just as a file changes its base;
-dotted keys reach inside. The text `{seed}` stands for the run's seed, `{data}` for the folder of the datasets.
-`{axis}` in `printed.where` stands for the choice's `printed` or else its title, `{score}` for the score's.
-"""
+A cell is one choice on every axis; it runs once a seed. Its settings are those of `base`, changed
+by `set`, then by each axis' choice in the order of the axes, then by the `rules` that hold for it,
+just as a file changes its base; dotted keys reach inside. The text `{seed}` stands for the run's
+seed, `{data}` for the folder of the datasets. `{axis}` in `printed.where` stands for the choice's
+`printed` or else its title, `{score}` for the score's."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from rayfl.component import Count, NonNegative
-from rayfl.config import Section, Seed, merge, put, read_file
+from rayfl.config.schema import Section, Seed, merge, put, read_file
 from rayfl.errors import broken, nearest
 
 FIGURES = (
@@ -57,8 +56,8 @@ class Score(Section):
 
     title: str
     metric: str | None = "test/accuracy"
-    """The metric of a round, a clock reading or a derived measure that is summed up; or null, and `array` names what
-    the method left."""
+    """The metric of a round, a clock reading or a derived measure that is summed up; or null, and
+    `array` names what the method left."""
     over: Literal["final", "best", "mean", "last"] = "last"
     window: Count = 10
     """How many rounds `last` takes the mean of."""
@@ -78,13 +77,16 @@ class Choice(Section):
 
     title: str
     set: dict[str, Any] = Field(default_factory=dict)
-    """What it changes in the configuration, by the same rules as a file on its `base`; dotted keys reach inside."""
+    """What it changes in the configuration, by the same rules as a file on its `base`; dotted keys
+    reach inside."""
     missing: str | None = None
     """Why it cannot run; the choice stays in the table."""
     difference: tuple[str, str] | None = None
-    """Two other choices of this axis: the cell is not run, it is the first one's score minus the second one's."""
+    """Two other choices of this axis: the cell is not run, it is the first one's score minus the
+    second one's."""
     average: tuple[str, ...] = ()
-    """Other choices of this axis: the cell is not run, it is the mean (and deviation) of their means."""
+    """Other choices of this axis: the cell is not run, it is the mean (and deviation) of their
+    means."""
     scores: dict[str, Score] = Field(default_factory=dict)
     """Replaces the study's scores of the same name in this choice's cells."""
     printed: str | None = None
@@ -116,14 +118,16 @@ class Printed(Section):
 
 
 class Layout(Section):
-    """Which axes go down a table and which across; `score` is an axis too where there are several."""
+    """Which axes go down a table and which across; `score` is an axis too where there are
+    several."""
 
     rows: list[str] = Field(default_factory=lambda: ["method"])
     columns: list[str] = Field(default_factory=list)
 
 
 class Scaling(Section):
-    """How `--scale` shrinks a study; `rayfl.study.scaling` has the rules. No setting falls below its least."""
+    """How `--scale` shrinks a study; `rayfl.study.scaling` has the rules. No setting falls below
+    its least."""
 
     least: dict[str, NonNegative] = Field(default_factory=dict)
     """Least values of this study, in place of the usual ones."""
@@ -143,7 +147,8 @@ class Study(Section):
     """Changes after those of the axes, in this order."""
     seeds: list[Seed] = Field(default_factory=lambda: [0, 1, 2], min_length=1)
     scores: dict[str, Score] = Field(
-        default_factory=lambda: {"accuracy": Score(title="accuracy (%)", percent=True)}, validate_default=True
+        default_factory=lambda: {"accuracy": Score(title="accuracy (%)", percent=True)},
+        validate_default=True,
     )
     table: Layout = Field(default_factory=Layout)
     printed: Printed | None = None
@@ -158,19 +163,32 @@ class Study(Section):
         known = [*self.axes, "score"]
         for axis in (*self.table.rows, *self.table.columns):
             if axis not in known:
-                raise ValueError(broken(f"table names axes ({', '.join(known)})", axis, nearest(axis, known)))
+                raise ValueError(
+                    broken(f"table names axes ({', '.join(known)})", axis, nearest(axis, known))
+                )
         for axis, choices in self.axes.items():
             for name, choice in choices.items():
                 for other in choice.parts:
                     if other not in choices or choices[other].parts:
                         rule = f"axes.{axis}.{name} is computed from choices of {axis} that are run"
                         raise ValueError(broken(rule, other, nearest(other, choices)))
-        for key, combinations in (("exclude", self.exclude), ("rules", [rule.when for rule in self.rules])):
-            for axis, names in (item for combination in combinations for item in combination.items()):
+        for key, combinations in (
+            ("exclude", self.exclude),
+            ("rules", [rule.when for rule in self.rules]),
+        ):
+            for axis, names in (
+                item for combination in combinations for item in combination.items()
+            ):
                 for name in [names] if isinstance(names, str) else names:
                     if name not in self.axes.get(axis, ()):
-                        hint = nearest(axis, self.axes) if axis not in self.axes else nearest(name, self.axes[axis])
-                        raise ValueError(broken(f"{key} name axes and their choices", f"{axis}: {name}", hint))
+                        hint = (
+                            nearest(axis, self.axes)
+                            if axis not in self.axes
+                            else nearest(name, self.axes[axis])
+                        )
+                        raise ValueError(
+                            broken(f"{key} name axes and their choices", f"{axis}: {name}", hint)
+                        )
         return self
 
     @cached_property
@@ -198,4 +216,7 @@ def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 def meant(combination: Mapping[str, str | list[str]], choices: Mapping[str, str]) -> bool:
     """Whether a cell with these choices is one that a rule or an exclusion speaks of."""
-    return all(choices[axis] in ([names] if isinstance(names, str) else names) for axis, names in combination.items())
+    return all(
+        choices[axis] in ([names] if isinstance(names, str) else names)
+        for axis, names in combination.items()
+    )

@@ -44,18 +44,35 @@ def blocks(result: StudyResult) -> list[tuple[str, list[Entry]]]:
             headings[key] = ", ".join(words)
     # Blocks stand in the order of the axes, not in that of the first cell that has them.
     places = {axis: {name: i for i, name in enumerate(result.used(axis))} for axis in across}
-    ordered = sorted(found, key=lambda key: [places[axis][name] for axis, name in zip(across, key, strict=True)])
+    ordered = sorted(
+        found, key=lambda key: [places[axis][name] for axis, name in zip(across, key, strict=True)]
+    )
     return [(headings[key], found[key]) for key in ordered]
 
 
-def row(result: StudyResult, cell: CellResult, named: tuple[str, Value], notes: list[str]) -> list[str]:
-    """What goes down, then ours, the printed and their difference; reasons and changes as numbered notes."""
+def row(
+    result: StudyResult, cell: CellResult, named: tuple[str, Value], notes: list[str]
+) -> list[str]:
+    """What goes down, then ours, the printed and their difference; reasons and changes as numbered
+    notes."""
     _, value = named
-    down = [value.title if axis == "score" else cell.titles[axis] for axis in result.study.table.rows]
+    down = [
+        value.title if axis == "score" else cell.titles[axis] for axis in result.study.table.rows
+    ]
     if "score" not in result.study.shown_axes() and len(cell.scores) > 1:
         down.append(value.title)
-    marks = [mark(note, notes) for note in (cell.missing, cell.scaled and f"scaled: {cell.scaled}") if note]
-    return [", ".join(down), value.text(), value.printed_text(), value.difference_text(), " ".join(marks)]
+    marks = [
+        mark(note, notes)
+        for note in (cell.missing, cell.scaled and f"scaled: {cell.scaled}")
+        if note
+    ]
+    return [
+        ", ".join(down),
+        value.text(),
+        value.printed_text(),
+        value.difference_text(),
+        " ".join(marks),
+    ]
 
 
 def mark(note: str, notes: list[str]) -> str:

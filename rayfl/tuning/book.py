@@ -1,4 +1,5 @@
-"""What is known of a sweep, on disk: enough to go on after anything, and to find the best point without Ray.
+"""What is known of a sweep, on disk: enough to go on after anything, and to find the best point
+without Ray.
 
 output/sweeps/NAME/sweep.yaml      the sweep, complete in itself
 output/sweeps/NAME/begun.json      when it began, which names its runs
@@ -21,10 +22,10 @@ from typing import Any
 
 import yaml
 
-from rayfl import records
-from rayfl.config import Config
+from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
-from rayfl.tracking import Journal
+from rayfl.run import store
+from rayfl.tracking.tracker import Journal
 from rayfl.tuning.points import Point, config_of, planned
 from rayfl.tuning.schema import Sweep, read_sweep
 
@@ -51,12 +52,18 @@ class Book:
             return cls._again(directory, sweep, resume)
         if resume:
             known = ", ".join(sorted(path.name for path in directory.parent.glob("*"))) or "none"
-            raise ConfigError(broken("--resume takes up a sweep that was begun", directory, f"Known there: {known}"))
+            raise ConfigError(
+                broken(
+                    "--resume takes up a sweep that was begun", directory, f"Known there: {known}"
+                )
+            )
         directory.mkdir(parents=True, exist_ok=True)
         book = cls(directory, sweep, time.strftime("%Y%m%d-%H%M%S"))
         # A sweep that died while it was being written has no begun.json, and begins afresh.
         (directory / "points.jsonl").unlink(missing_ok=True)
-        (directory / "sweep.yaml").write_text(yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False))
+        (directory / "sweep.yaml").write_text(
+            yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False)
+        )
         for point in planned(sweep):
             book.add_point(point.values)
         replace_text(directory / "begun.json", json.dumps({"stamp": book.stamp}))
@@ -66,13 +73,21 @@ class Book:
     def _again(cls, directory: Path, sweep: Sweep, resume: bool) -> Book:
         if not resume:
             remedy = "Go on with it by --resume, or give this one another name: name=..."
-            raise ConfigError(broken("a sweep has a name of its own", f"{directory}, which is there already", remedy))
+            raise ConfigError(
+                broken(
+                    "a sweep has a name of its own", f"{directory}, which is there already", remedy
+                )
+            )
         book = cls.open(directory)
         mine, theirs = sweep.decisive(), book.sweep.decisive()
         other = [key for key in mine if mine[key] != theirs[key]]
         if other:
             rule = f"a sweep is resumed with the {other[0]} that it began with ({theirs[other[0]]})"
-            raise ConfigError(broken(rule, mine[other[0]], f"See {directory / 'sweep.yaml'}, or set another name."))
+            raise ConfigError(
+                broken(
+                    rule, mine[other[0]], f"See {directory / 'sweep.yaml'}, or set another name."
+                )
+            )
         again = cls(directory, sweep, book.stamp)
         again.stop_file.unlink(missing_ok=True)
         return again
@@ -84,7 +99,9 @@ class Book:
             settings = yaml.safe_load((directory / "sweep.yaml").read_text())
             stamp = json.loads((directory / "begun.json").read_text())["stamp"]
         except (OSError, ValueError) as error:
-            raise ConfigError(broken("a sweep's directory has a sweep.yaml and a begun.json", directory)) from error
+            raise ConfigError(
+                broken("a sweep's directory has a sweep.yaml and a begun.json", directory)
+            ) from error
         return cls(directory, read_sweep(settings, directory, str(directory / "sweep.yaml")), stamp)
 
     # -- points and trials ---------------------------------------------------------------------------------------
@@ -99,7 +116,10 @@ class Book:
         return self.directory / "stop"
 
     def points(self) -> list[Point]:
-        return [Point(number, values) for number, values in enumerate(lines(self.directory / "points.jsonl"))]
+        return [
+            Point(number, values)
+            for number, values in enumerate(lines(self.directory / "points.jsonl"))
+        ]
 
     def add_point(self, values: Mapping[str, Any]) -> Point:
         """Note a point before it is tried."""
@@ -133,21 +153,31 @@ class Book:
     # -- lives ---------------------------------------------------------------------------------------------------
 
     def lives(self, trial: str) -> list[Path]:
-        """The runs of a trial, in order: one, unless a population made it begin anew with another's state."""
+        """The runs of a trial, in order: one, unless a population made it begin anew with another's
+        state."""
         stem = f"{self.stamp}-{self.sweep.name}-{trial}"
         numbered = {
-            life_of(path.parent.name, stem): path.parent for path in self.output.glob(f"runs/{stem}*/trial.json")
+            life_of(path.parent.name, stem): path.parent
+            for path in self.output.glob(f"runs/{stem}*/trial.json")
         }
         return [path for number, path in sorted(numbered.items()) if number >= 0]
 
-    def new_life(self, trial: str, values: Mapping[str, Any], digest: str, source: Source | None = None) -> Path:
+    def new_life(
+        self, trial: str, values: Mapping[str, Any], digest: str, source: Source | None = None
+    ) -> Path:
         """The directory of a run that is to begin; what it is of is noted in it."""
         number = len(self.lives(trial))
         name = f"{self.stamp}-{self.sweep.name}-{trial}" + (f"-{number}" if number else "")
         directory = self.output / "runs" / name
         directory.mkdir(parents=True, exist_ok=True)
         begun = None if source is None else [source.run, source.round]
-        note = {"sweep": self.sweep.name, "trial": trial, "values": dict(values), "digest": digest, "from": begun}
+        note = {
+            "sweep": self.sweep.name,
+            "trial": trial,
+            "values": dict(values),
+            "digest": digest,
+            "from": begun,
+        }
         replace_text(directory / "trial.json", json.dumps(note))
         return directory
 
@@ -187,7 +217,8 @@ class Trial:
         """`finished`, `stopped`, `failed`, `begun` or `waiting`."""
         if self.directory is None:
             return str(self.noted.get("how", "waiting"))
-        # A run may be all right while the trial failed: when it does not measure what the sweep is about.
+        # A run may be all right while the trial failed: when it does not measure what the sweep is
+        # about.
         lacking = self.noted.get("how") == "failed" and self.score is None
         if not lacking and finished(self.directory, self.config.training.rounds):
             return "finished"
@@ -209,7 +240,11 @@ class Trial:
 
     @property
     def score(self) -> float | None:
-        measured = [entry["metrics"][self.book.sweep.metric] for entry in self.history if self._measures(entry)]
+        measured = [
+            entry["metrics"][self.book.sweep.metric]
+            for entry in self.history
+            if self._measures(entry)
+        ]
         return scored(self.book.sweep, measured) if measured else None
 
     def _measures(self, entry: Mapping[str, Any]) -> bool:
@@ -249,20 +284,26 @@ def note_of(directory: Path) -> dict[str, Any]:
 
 def finished(directory: Path, rounds: int) -> bool:
     """Whether a run has reached its last round and closed its books."""
-    record = records.read(directory)
+    record = store.read(directory)
     if record is None or record.rounds < rounds:
         return False
-    statuses = [entry["status"] for entry in Journal(directory).entries() if entry["kind"] == "status"]
+    statuses = [
+        entry["status"] for entry in Journal(directory).entries() if entry["kind"] == "status"
+    ]
     return bool(statuses) and statuses[-1] == "FINISHED"
 
 
 def history(directory: Path) -> list[dict[str, Any]]:
     """Every round's metrics, of a run that is over or is not."""
-    record = records.read(directory)
+    record = store.read(directory)
     if record is not None:
         return record.history
     entries = Journal(directory).entries() if (directory / "journal.jsonl").exists() else ()
-    return [{"round": entry["step"], "metrics": entry["values"]} for entry in entries if entry["kind"] == "metrics"]
+    return [
+        {"round": entry["step"], "metrics": entry["values"]}
+        for entry in entries
+        if entry["kind"] == "metrics"
+    ]
 
 
 def scored(sweep: Sweep, values: list[float]) -> float:
@@ -274,7 +315,8 @@ def scored(sweep: Sweep, values: list[float]) -> float:
 
 
 def stretches(config: Config, interval: int | None) -> list[Config]:
-    """A run in pieces, each with its last round: one piece, unless a scheduler wants a word in between."""
+    """A run in pieces, each with its last round: one piece, unless a scheduler wants a word in
+    between."""
     rounds = config.training.rounds
     ends = [*range(interval, rounds, interval), rounds] if interval else [rounds]
     training = [config.training.model_copy(update={"rounds": end}) for end in ends]

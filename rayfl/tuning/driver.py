@@ -1,9 +1,9 @@
-"""A sweep from its first line to its last: Ray Tune runs the trials, the book knows what is left to do.
+"""A sweep from its first line to its last: Ray Tune runs the trials, the book knows what is left to
+do.
 
-Tune's own state is thrown away with every start. What ended is known from the runs' directories, which are written by
-whoever ran them; so after Ctrl-C, or a kill of anything, a resumed sweep begins with just the trials that are left,
-each of which goes on from its last checkpoint.
-"""
+Tune's own state is thrown away with every start. What ended is known from the runs' directories,
+which are written by whoever ran them; so after Ctrl-C, or a kill of anything, a resumed sweep
+begins with just the trials that are left, each of which goes on from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ import numpy as np
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
-from rayfl.config import Config
+from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
-from rayfl.experiment import Interrupted, tracking_uri
-from rayfl.fleet.connection import connected
-from rayfl.fleet.coordinator import placed
-from rayfl.tracking import Carrier, Journal, Tracker
+from rayfl.fleet.on_ray.connection import connected
+from rayfl.fleet.on_ray.coordinator import placed
+from rayfl.run.experiment import Interrupted, tracking_uri
+from rayfl.tracking.tracker import Carrier, Journal, Tracker
 from rayfl.tuning import suggest
 from rayfl.tuning.book import Book, Trial
 from rayfl.tuning.points import config_of, corners, planned, refuse_bad_points
@@ -78,7 +78,10 @@ def sweep(
                 raise interruption(stopped[0], book)
             result = concluded(book, tracker)
         except BaseException as error:
-            tracker.finish("KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED", patience=0.5)
+            tracker.finish(
+                "KILLED" if isinstance(error, (Interrupted, KeyboardInterrupt)) else "FAILED",
+                patience=0.5,
+            )
             raise
         tracker.finish("FAILED" if result.failed else "FINISHED")
     return result
@@ -106,9 +109,14 @@ def tried(book: Book, tracker: Tracker, tell: Callable[[str], object]) -> None:
     sizes, asked, count = Sizes.of(book), book.sweep.searcher == "optuna", book.count
     watch = Watch(book, tracker, tell, count, count - left)
     tell(f"{book.sweep.name}: {count} trials, {left} to run, {sizes}")
-    # A rung's cut depends on who reached it before: those that have ended report again, without being run.
+    # A rung's cut depends on who reached it before: those that have ended report again, without
+    # being run.
     again = isinstance(book.sweep.scheduler, Asha)
-    listed = sorted(trials, key=lambda trial: not trial.over) if again else [t for t in trials if not t.over]
+    listed = (
+        sorted(trials, key=lambda trial: not trial.over)
+        if again
+        else [t for t in trials if not t.over]
+    )
     begun = sum(len(trial.lives) for trial in trials)
     with quietly(), chance(book.sweep.seed + begun):
         tune.Tuner(
@@ -162,12 +170,21 @@ def scheduler(sweep: Sweep, configs: list[Config]) -> TrialScheduler | None:
     if isinstance(chosen, Asha):
         rounds = max((config.training.rounds for config in configs), default=0) or longest(sweep)
         if chosen.grace > rounds:
-            raise ConfigError(broken(f"scheduler.grace is at most the rounds of a run ({rounds})", chosen.grace))
-        rungs = {"grace_period": chosen.grace, "reduction_factor": chosen.reduction, "brackets": chosen.brackets}
+            raise ConfigError(
+                broken(f"scheduler.grace is at most the rounds of a run ({rounds})", chosen.grace)
+            )
+        rungs = {
+            "grace_period": chosen.grace,
+            "reduction_factor": chosen.reduction,
+            "brackets": chosen.brackets,
+        }
         return AsyncHyperBandScheduler(**judged, max_t=rounds, **rungs, stop_last_trials=False)
     if isinstance(chosen, Pbt):
         rng = np.random.default_rng(sweep.seed)
-        drawn = {path: domain.values or partial(domain.draw, rng) for path, domain in sweep.search.items()}
+        drawn = {
+            path: domain.values or partial(domain.draw, rng)
+            for path, domain in sweep.search.items()
+        }
         return PopulationBasedTraining(
             **judged,
             perturbation_interval=chosen.interval,
@@ -181,7 +198,9 @@ def scheduler(sweep: Sweep, configs: list[Config]) -> TrialScheduler | None:
 
 
 def longest(sweep: Sweep) -> int:
-    return max(config_of(sweep, values, sweep.seeds[0]).training.rounds for values in corners(sweep))
+    return max(
+        config_of(sweep, values, sweep.seeds[0]).training.rounds for values in corners(sweep)
+    )
 
 
 def within_bounds(search: Mapping[str, Domain], told: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +218,8 @@ class Sizes:
 
     @classmethod
     def of(cls, book: Book) -> Sizes:
-        """What was asked for, or what the cluster can hold: rather many trials than many actors for one."""
+        """What was asked for, or what the cluster can hold: rather many trials than many actors for
+        one."""
         sweep = book.sweep
         if sweep.at_once != "auto":
             return cls(book, sweep.at_once)
@@ -209,14 +229,21 @@ class Sizes:
         return cls(book, max(1, min(most, book.count)))
 
     def __call__(self, told: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        """The trial's placement group. The trial and its coordinator wait more than they work, and take no share."""
+        """The trial's placement group. The trial and its coordinator wait more than they work, and
+        take no share."""
         config = config_of(self.book.sweep, told["trial"]["values"], told["trial"]["seed"])
         wanted = config.resources
         if config.fleet == "inline":
             return tune.PlacementGroupFactory([{"CPU": wanted.cpus_per_client}])
         fits = room(config) // self.at_once
-        actors = max(1, min(config.training.cohort(config.clients), fits)) if wanted.actors == "auto" else wanted.actors
-        pinned = placed(actors, wanted.cpus_per_client, wanted.gpus_per_client, config.device, actors)
+        actors = (
+            max(1, min(config.training.cohort(config.clients), fits))
+            if wanted.actors == "auto"
+            else wanted.actors
+        )
+        pinned = placed(
+            actors, wanted.cpus_per_client, wanted.gpus_per_client, config.device, actors
+        )
         bundle = {"CPU": pinned.cpus, **({"GPU": pinned.gpus} if pinned.gpus else {})}
         return tune.PlacementGroupFactory([{}, *[bundle] * pinned.actors], strategy="PACK")
 
@@ -229,7 +256,9 @@ def room(config: Config) -> int:
     wanted = config.resources
     least = wanted.actors if isinstance(wanted.actors, int) else 1
     placed(least, wanted.cpus_per_client, wanted.gpus_per_client, config.device, least)
-    return placed("auto", wanted.cpus_per_client, wanted.gpus_per_client, config.device, sys.maxsize).actors
+    return placed(
+        "auto", wanted.cpus_per_client, wanted.gpus_per_client, config.device, sys.maxsize
+    ).actors
 
 
 # -- stopping --------------------------------------------------------------------------------------------------------
@@ -252,14 +281,16 @@ class StopFile(tune.Stopper):  # type: ignore[misc]
 def stopping(book: Book) -> Iterator[list[int]]:
     """SIGINT and SIGTERM ask all trials to stop; which signal it was. A second one is not caught.
 
-    After SIGTERM there are three seconds in all. Trials need a fraction of one for a checkpoint; Tune, which would say
-    goodbye to each of its actors, is not waited for.
-    """
+    After SIGTERM there are three seconds in all. Trials need a fraction of one for a checkpoint;
+    Tune, which would say goodbye to each of its actors, is not waited for."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    }
 
     def heard(number: int, _: object) -> None:
         asked.append(number)
@@ -291,7 +322,8 @@ def interruption(number: int, book: Book) -> Interrupted:
 
 @contextmanager
 def chance(seed: int) -> Iterator[None]:
-    """Tune's population draws from Python's own generator: for as long as this lasts, from a seed."""
+    """Tune's population draws from Python's own generator: for as long as this lasts, from a
+    seed."""
     before = random.getstate()
     random.seed(seed)
     try:
@@ -323,15 +355,23 @@ def announce(tracker: Tracker, book: Book, base: Config) -> None:
     """The sweep's own run in MLflow, below which its trials are."""
     sweep = book.sweep
     params = {f"search/{path}": domain.text for path, domain in sweep.search.items()}
-    params |= {key: value for key, value in sweep.decisive().items() if key not in ("search", "set", "base")}
-    tracker.start(base.tracking.experiment, sweep.name, {"kind": "sweep", "sweep": sweep.name}, params)
+    params |= {
+        key: value
+        for key, value in sweep.decisive().items()
+        if key not in ("search", "set", "base")
+    }
+    tracker.start(
+        base.tracking.experiment, sweep.name, {"kind": "sweep", "sweep": sweep.name}, params
+    )
     if not tracker.enabled:
         return
     started = time.monotonic()
     while tracker.run_id is None and time.monotonic() - started < PARENT_SECONDS:
         time.sleep(0.05)
     if tracker.run_id is None:
-        log.warning("tracking: the store does not answer; trials will not be nested below the sweep's run")
+        log.warning(
+            "tracking: the store does not answer; trials will not be nested below the sweep's run"
+        )
 
 
 def concluded(book: Book, tracker: Tracker) -> SweepResult:
@@ -343,7 +383,9 @@ def concluded(book: Book, tracker: Tracker) -> SweepResult:
     best = result.best
     if best is not None:
         tags = {"best_point": str(best.number), "best_score": f"{best.score:.6g}"}
-        tracker.tags({**tags, **{f"best/{path}": str(value) for path, value in best.values.items()}})
+        tracker.tags(
+            {**tags, **{f"best/{path}": str(value) for path, value in best.values.items()}}
+        )
         ended = len(result.trials) - result.count("begun", "waiting")
         tracker.metrics(ended + 1, {"sweep/best_score": float(best.score or 0.0)})
     return result

@@ -1,4 +1,5 @@
-"""All points of a sweep in parallel coordinates: an axis for every setting, the score at the right."""
+"""All points of a sweep in parallel coordinates: an axis for every setting, the score at the
+right."""
 
 from __future__ import annotations
 
@@ -34,12 +35,16 @@ class Scale:
 
 
 def coordinates(result: SweepResult) -> Figure:
-    """The figure; the best point is the thick line, points that were not run to their end are dashed."""
+    """The figure; the best point is the thick line, points that were not run to their end are
+    dashed."""
     from matplotlib.figure import Figure
 
     sweep = result.sweep
     drawn = [point for point in result.points if point.score is not None]
-    scales = [scale_of(path, [point.values[path] for point in result.points], sweep) for path in sweep.search]
+    scales = [
+        scale_of(path, [point.values[path] for point in result.points], sweep)
+        for path in sweep.search
+    ]
     scores = [point.score for point in drawn if point.score is not None] or [0.0]
     scales.append(numeric(sweep.metric, scores, log=False, flipped=sweep.mode == "min"))
     figure = Figure(figsize=(max(2.2 * len(scales) + 1.2, 5), 4.6), layout="constrained")
@@ -53,7 +58,9 @@ def coordinates(result: SweepResult) -> Figure:
     axes.tick_params(axis="x", length=0, pad=8)
     axes.spines[:].set_visible(False)
     seeds = f", mean of {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
-    axes.set_title(f"{sweep.name}: {len(drawn)} points{seeds}; the best is the thick line", fontsize=10, pad=14)
+    axes.set_title(
+        f"{sweep.name}: {len(drawn)} points{seeds}; the best is the thick line", fontsize=10, pad=14
+    )
     return figure
 
 
@@ -80,7 +87,8 @@ def line(axes: Axes, scales: Sequence[Scale], point: Standing, place: int, count
 
 
 def upright(axes: Axes, x: int, scale: Scale, *, last: bool) -> None:
-    """An axis with its marks, readable over the lines; those of the last one stand at its free side."""
+    """An axis with its marks, readable over the lines; those of the last one stand at its free
+    side."""
     axes.axvline(x, 0.06 / 1.12, 1.06 / 1.12, color="#666666", linewidth=1, zorder=1)
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
     for height, text in scale.marks:
@@ -97,7 +105,9 @@ def scale_of(path: str, values: Sequence[Any], sweep: Any) -> Scale:
         return categorical(path, known)
     numbers = [float(value) for value in known]
     spread = min(numbers, default=0.0) > 0 and max(numbers) / min(numbers) >= LOG_FROM
-    return numeric(path, numbers, log=domain.loguniform is not None or (domain.values is not None and spread))
+    return numeric(
+        path, numbers, log=domain.loguniform is not None or (domain.values is not None and spread)
+    )
 
 
 def categorical(title: str, choices: Sequence[Any]) -> Scale:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rayfl.config import Config, merge, put, validated
+from rayfl.config.schema import Config, merge, put, validated
 from rayfl.errors import ConfigError
 from rayfl.tuning.schema import Sweep
 
@@ -30,7 +30,8 @@ class Point:
 
 
 def label(values: Mapping[str, Any]) -> str:
-    """`training.lr=0.1 method={name: fedprox, mu: 0.1}`: overrides, as a command line takes them."""
+    """`training.lr=0.1 method={name: fedprox, mu: 0.1}`: overrides, as a command line takes
+    them."""
     return " ".join(f"{path}={written(value)}" for path, value in values.items())
 
 
@@ -43,7 +44,8 @@ def written(value: Any) -> str:
 
 
 def planned(sweep: Sweep) -> list[Point]:
-    """All points of a grid or of random draws, always the same ones; none for a searcher that asks as it goes."""
+    """All points of a grid or of random draws, always the same ones; none for a searcher that asks
+    as it goes."""
     if sweep.searcher == "optuna":
         return []
     grids = {path: domain.grid for path, domain in sweep.search.items() if domain.grid is not None}
@@ -53,13 +55,17 @@ def planned(sweep: Sweep) -> list[Point]:
     for chosen in itertools.product(*grids.values()):
         fixed = dict(zip(grids, chosen, strict=True))
         for _ in range(draws):
-            values = {path: fixed[path] if path in fixed else domain.draw(rng) for path, domain in sweep.search.items()}
+            values = {
+                path: fixed[path] if path in fixed else domain.draw(rng)
+                for path, domain in sweep.search.items()
+            }
             points.append(Point(len(points), values))
     return points
 
 
 def corners(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """What to try before a search that asks as it goes: all ends and choices of one setting at a time."""
+    """What to try before a search that asks as it goes: all ends and choices of one setting at a
+    time."""
     first = {path: domain.corners()[0] for path, domain in sweep.search.items()}
     for path, domain in sweep.search.items():
         for value in domain.corners():
@@ -67,7 +73,8 @@ def corners(sweep: Sweep) -> Iterator[dict[str, Any]]:
 
 
 def settings_of(sweep: Sweep, values: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """The plain configuration of a trial; a mapping is laid onto what the base says, by the rules of `base`."""
+    """The plain configuration of a trial; a mapping is laid onto what the base says, by the rules
+    of `base`."""
     settings = dict(sweep.set)
     for path, value in values.items():
         keys = path.split(".")

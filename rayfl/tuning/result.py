@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rayfl.config import mask
+from rayfl.config.schema import mask
 from rayfl.tuning.book import Book, Trial, note_of
 from rayfl.tuning.points import label, settings_of, written
 from rayfl.tuning.schema import Sweep
@@ -76,7 +76,9 @@ class SweepResult:
     @property
     def trials(self) -> list[Trial]:
         """All trials, in the order of points and seeds."""
-        return sorted((trial for point in self.points for trial in point.trials), key=lambda trial: trial.id)
+        return sorted(
+            (trial for point in self.points for trial in point.trials), key=lambda trial: trial.id
+        )
 
     @property
     def best(self) -> Standing | None:
@@ -84,9 +86,14 @@ class SweepResult:
 
     @property
     def best_config(self) -> dict[str, Any]:
-        """The plain configuration of the best point, with the first seed; {} before any trial has a score."""
+        """The plain configuration of the best point, with the first seed; {} before any trial has a
+        score."""
         best = self.best
-        return {} if best is None else dict(mask(settings_of(self.sweep, best.values, self.sweep.seeds[0])))
+        return (
+            {}
+            if best is None
+            else dict(mask(settings_of(self.sweep, best.values, self.sweep.seeds[0])))
+        )
 
     @property
     def failed(self) -> list[Trial]:
@@ -107,7 +114,11 @@ def result_of(book: Book) -> SweepResult:
     def rank(point: Standing) -> tuple[bool, bool, float, int]:
         return point.score is None, not point.complete, sign * (point.score or 0.0), point.number
 
-    run_id = json.loads(note.read_text()).get("run_id") if (note := book.directory / "tracking.json").exists() else None
+    run_id = (
+        json.loads(note.read_text()).get("run_id")
+        if (note := book.directory / "tracking.json").exists()
+        else None
+    )
     return SweepResult(book.sweep, book.directory, sorted(points, key=rank), run_id)
 
 
@@ -119,12 +130,21 @@ def table(result: SweepResult, shown: int = SHOWN) -> str:
     sweep = result.sweep
     rows = [["", sweep.metric, "std", "seeds", "rounds", "", "settings"]]
     for place, point in enumerate(result.points[:shown], 1):
-        numbers = [number(point.score), number(point.spread), f"{len(point.scores)}/{len(sweep.seeds)}"]
+        numbers = [
+            number(point.score),
+            number(point.spread),
+            f"{len(point.scores)}/{len(sweep.seeds)}",
+        ]
         rows.append([f"{place}.", *numbers, f"{point.rounds}", point.status, label(point.values)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
     hidden = len(result.points) - shown
-    return "\n".join([*text, *([f"... and {hidden} more points, in table.csv"] if hidden > 0 else [])])
+    return "\n".join(
+        [*text, *([f"... and {hidden} more points, in table.csv"] if hidden > 0 else [])]
+    )
 
 
 def number(value: float | None) -> str:
@@ -149,14 +169,19 @@ def verdict(result: SweepResult) -> str:
                 f"seed {t.seed:<11} {number(t.score)}  {t.directory.name if t.directory else 'none'}"
                 for t in best.trials
             ),
-            f"run it again     {command(result)}" + (" (with its last settings from the first round)" if born else ""),
+            f"run it again     {command(result)}"
+            + (" (with its last settings from the first round)" if born else ""),
         ]
     )
 
 
 def measure(sweep: Sweep, seeds: int) -> str:
     """What a score is the mean of."""
-    over = {"last": f"mean of the last {sweep.window} values", "best": "best value", "final": "final value"}[sweep.over]
+    over = {
+        "last": f"mean of the last {sweep.window} values",
+        "best": "best value",
+        "final": "final value",
+    }[sweep.over]
     return f"{sweep.metric}, {over}, {seeds} seed{'' if seeds == 1 else 's'}"
 
 
@@ -172,12 +197,16 @@ def lineage(trial: Trial) -> list[str]:
 
 def overrides(values: Mapping[str, Any]) -> str:
     """The point's values as a shell takes them, exactly."""
-    pairs = [(path, repr(value) if isinstance(value, float) else written(value)) for path, value in values.items()]
+    pairs = [
+        (path, repr(value) if isinstance(value, float) else written(value))
+        for path, value in values.items()
+    ]
     return " ".join(shlex.quote(f"{path}={text}") for path, text in pairs)
 
 
 def command(result: SweepResult) -> str:
-    """What runs the best point again, with the first seed; its configuration is written beside the sweep."""
+    """What runs the best point again, with the first seed; its configuration is written beside the
+    sweep."""
     (result.directory / "best.yaml").write_text(yaml.safe_dump(result.best_config, sort_keys=False))
     return f"rayfl run {shlex.quote(str(result.directory / 'best.yaml'))}"
 
@@ -221,11 +250,16 @@ def write(result: SweepResult) -> list[Path]:
         }
         for trial in result.trials
     ]
-    (folder / "table.json").write_text(json.dumps({"points": table_rows, "trials": trials}, indent=1))
+    (folder / "table.json").write_text(
+        json.dumps({"points": table_rows, "trials": trials}, indent=1)
+    )
     (folder / "table.csv").write_text(as_csv(table_rows))
     command(result)
     coordinates(result).savefig(folder / "coordinates.png", dpi=130)
-    return [folder / name for name in ("sweep.yaml", "table.csv", "table.json", "best.yaml", "coordinates.png")]
+    return [
+        folder / name
+        for name in ("sweep.yaml", "table.csv", "table.json", "best.yaml", "coordinates.png")
+    ]
 
 
 def as_csv(table_rows: Sequence[Mapping[str, Any]]) -> str:
@@ -234,6 +268,8 @@ def as_csv(table_rows: Sequence[Mapping[str, Any]]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(list(table_rows[0]) if table_rows else [])
     for row in table_rows:
-        plain = [written(value) if isinstance(value, (dict, list)) else value for value in row.values()]
+        plain = [
+            written(value) if isinstance(value, (dict, list)) else value for value in row.values()
+        ]
         writer.writerow(["" if value is None else value for value in plain])
     return stream.getvalue()

@@ -11,8 +11,8 @@
     metric: test/accuracy
     scheduler: {name: asha, grace: 5}      none, asha (stops early), or pbt (trains a population)
 
-A point is one value for every setting that is searched; a trial is one run of a point, with one seed.
-"""
+A point is one value for every setting that is searched; a trial is one run of a point, with one
+seed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from typing_extensions import Self
 
 from rayfl.component import Count, Fraction, Natural, Registry, component, slot
-from rayfl.config import Section, Seed, merge, overridden, parsed, read_file
+from rayfl.config.explain import explained, shown
+from rayfl.config.schema import Section, Seed, merge, overridden, parsed, read_file
 from rayfl.errors import ConfigError, broken, nearest
-from rayfl.explain import explained, shown
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
 NOT_SEARCHED = {
@@ -58,8 +65,14 @@ class Domain(Section):
     def one_kind(cls, written: Any) -> Any:
         keys = list(written) if isinstance(written, Mapping) else []
         if len(keys) != 1 or keys[0] not in KINDS:
-            hint = nearest(str(keys[0]), KINDS) if len(keys) == 1 else "Write for instance {grid: [0.1, 0.01]}."
-            raise ValueError(broken(f"a domain has exactly one of {', '.join(KINDS)}", shown(written), hint))
+            hint = (
+                nearest(str(keys[0]), KINDS)
+                if len(keys) == 1
+                else "Write for instance {grid: [0.1, 0.01]}."
+            )
+            raise ValueError(
+                broken(f"a domain has exactly one of {', '.join(KINDS)}", shown(written), hint)
+            )
         return written
 
     @model_validator(mode="after")
@@ -68,11 +81,15 @@ class Domain(Section):
             return self
         low, high = self.bounds
         if not low < high or not math.isfinite(high - low):
-            raise ValueError(broken(f"{self.kind} goes from a lower to a higher bound", f"[{low:g}, {high:g}]"))
+            raise ValueError(
+                broken(f"{self.kind} goes from a lower to a higher bound", f"[{low:g}, {high:g}]")
+            )
         if self.loguniform is not None and low <= 0:
             raise ValueError(broken("loguniform needs bounds above 0", f"{low:g}", "Use uniform."))
         if self.quniform is not None and not 0 < self.quniform[2] <= high - low:
-            raise ValueError(broken("the step of quniform is above 0 and fits the bounds", self.quniform[2]))
+            raise ValueError(
+                broken("the step of quniform is above 0 and fits the bounds", self.quniform[2])
+            )
         return self
 
     @model_serializer
@@ -136,7 +153,8 @@ class Straight:
 
 @component
 class Asha:
-    """Asynchronous successive halving: at each rung all but the best share of the trials are stopped.
+    """Asynchronous successive halving: at each rung all but the best share of the trials are
+    stopped.
 
     From: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
     """
@@ -150,7 +168,8 @@ class Asha:
 
 @component
 class Pbt:
-    """Population based training: the worst take over the state of the best, with settings a little changed.
+    """Population based training: the worst take over the state of the best, with settings a little
+    changed.
 
     From: Jaderberg et al., Population Based Training of Neural Networks, 2017.
     """
@@ -162,17 +181,26 @@ class Pbt:
     resample: Fraction = 0.25
     """How often a setting is drawn anew rather than changed."""
     together: bool = True
-    """Compare all members at the same round; otherwise each with what the others have reached when it comes by."""
+    """Compare all members at the same round; otherwise each with what the others have reached when
+    it comes by."""
 
 
 SCHEDULERS: Registry[Any] = Registry(
-    "scheduler", {name: f"{__name__}:{cls}" for name, cls in (("none", "Straight"), ("asha", "Asha"), ("pbt", "Pbt"))}
+    "scheduler",
+    {
+        name: f"{__name__}:{cls}"
+        for name, cls in (("none", "Straight"), ("asha", "Asha"), ("pbt", "Pbt"))
+    },
 )
 
 
 def named(text: str) -> str:
     """The name of a folder."""
-    if not text or not all(letter.isalnum() or letter in "-_." for letter in text) or text.startswith("."):
+    if (
+        not text
+        or not all(letter.isalnum() or letter in "-_." for letter in text)
+        or text.startswith(".")
+    ):
         raise ValueError(broken("a sweep's name is made of letters, digits, - _ and .", repr(text)))
     return text
 
@@ -181,21 +209,24 @@ class Sweep(Section):
     """A search."""
 
     name: Annotated[str, AfterValidator(named)] = "sweep"
-    """By default the file's own name; what is known of the sweep is kept below output/sweeps/NAME."""
+    """By default the file's own name; what is known of the sweep is kept below
+    output/sweeps/NAME."""
     base: str | list[str] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
     search: Annotated[dict[str, Domain], Field(min_length=1)]
     seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [0])
     searcher: Literal["grid", "random", "optuna"] = "grid"
     samples: Count = 10
-    """Points that optuna tries; draws, for `random`, at every point of the grid that `grid` domains span."""
+    """Points that optuna tries; draws, for `random`, at every point of the grid that `grid` domains
+    span."""
     seed: Seed = 0
     """Decides the draws, not the runs."""
     scheduler: Annotated[Any, slot(SCHEDULERS)] = Field(default="none", validate_default=True)
     metric: str = "test/accuracy"
     mode: Literal["max", "min"] = "max"
     over: Literal["last", "best", "final"] = "last"
-    """The score of a trial: the mean of the metric's last few values, its best one, or its final one."""
+    """The score of a trial: the mean of the metric's last few values, its best one, or its final
+    one."""
     window: Count = 10
     """How many values `last` takes the mean of."""
     at_once: Count | Literal["auto"] = "auto"
@@ -214,10 +245,15 @@ class Sweep(Section):
         for path in self.search:
             first = path.partition(".")[0]
             if first in NOT_SEARCHED:
-                raise ValueError(broken("search names settings that decide a result", path, NOT_SEARCHED[first]))
+                raise ValueError(
+                    broken("search names settings that decide a result", path, NOT_SEARCHED[first])
+                )
         ranges = [path for path, domain in self.search.items() if domain.grid is None]
         if self.searcher == "grid" and ranges:
-            rule, got = "searcher: grid needs grids only", f"{self.search[ranges[0]].text} for {ranges[0]}"
+            rule, got = (
+                "searcher: grid needs grids only",
+                f"{self.search[ranges[0]].text} for {ranges[0]}",
+            )
             raise ValueError(broken(rule, got, "Set searcher: random, or optuna."))
         if len({*self.seeds}) < len(self.seeds):
             raise ValueError(broken("seeds are all different", self.seeds))
@@ -225,16 +261,22 @@ class Sweep(Section):
 
     @model_validator(mode="after")
     def population(self) -> Self:
-        """A member goes on with another's state, which must fit: same data, same network, same method."""
+        """A member goes on with another's state, which must fit: same data, same network, same
+        method."""
         if not isinstance(self.scheduler, Pbt):
             return self
         if self.searcher == "optuna" or len(self.seeds) > 1:
             rule = "pbt trains one population: searcher is grid or random, and there is one seed"
             raise ValueError(broken(rule, f"searcher: {self.searcher}, seeds: {self.seeds}"))
         for path in self.search:
-            if not path.startswith(("training.", "method.")) or path in ("method.name", "training.rounds"):
+            if not path.startswith(("training.", "method.")) or path in (
+                "method.name",
+                "training.rounds",
+            ):
                 rule = "pbt searches settings below `training` (not rounds) and `method` (not name)"
-                raise ValueError(broken(rule, path, "What else a run is made of cannot change in its middle."))
+                raise ValueError(
+                    broken(rule, path, "What else a run is made of cannot change in its middle.")
+                )
         return self
 
     @property
@@ -252,7 +294,8 @@ def flat(written: Mapping[Any, Any], above: str = "") -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = []
     for key, value in written.items():
         nested = isinstance(value, Mapping) and value and not {*value} & {*KINDS}
-        # A mapping at the top that is no domain may as well be one that is misspelt; the message is better there.
+        # A mapping at the top that is no domain may as well be one that is misspelt; the message is
+        # better there.
         deeper = nested and all(isinstance(inner, Mapping) for inner in value.values())
         pairs += flat(value, f"{above}{key}.") if deeper else [(f"{above}{key}", value)]
     return pairs
@@ -263,11 +306,14 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     settings = parsed(path.expanduser().absolute())
     for override in overrides:
         settings = overridden(settings, override)
-    return read_sweep({"name": path.stem, **settings}, path.expanduser().absolute().parent, str(path))
+    return read_sweep(
+        {"name": path.stem, **settings}, path.expanduser().absolute().parent, str(path)
+    )
 
 
 def read_sweep(settings: Mapping[str, Any], folder: Path, where: str = "sweep") -> Sweep:
-    """A sweep from plain values, complete in itself: what its `base` files say has become its `set`."""
+    """A sweep from plain values, complete in itself: what its `base` files say has become its
+    `set`."""
     try:
         sweep = Sweep(**settings)
     except ValidationError as error:

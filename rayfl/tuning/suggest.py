@@ -14,10 +14,11 @@ from rayfl.tuning.schema import Domain, Sweep
 
 
 class OverSeeds(Searcher):  # type: ignore[misc]
-    """Hands out the trials of a book, then those of points that Optuna thinks of; all of them are in the book.
+    """Hands out the trials of a book, then those of points that Optuna thinks of; all of them are
+    in the book.
 
-    After a resume the book is all that is needed: what ended is told to a new study, what did not is run first.
-    """
+    After a resume the book is all that is needed: what ended is told to a new study, what did not
+    is run first."""
 
     def __init__(self, book: Book) -> None:
         super().__init__(metric="score", mode=book.sweep.mode)
@@ -31,10 +32,15 @@ class OverSeeds(Searcher):  # type: ignore[misc]
                 self.scores.setdefault(trial.point.number, []).append(trial.score)
             else:
                 self.left.append(trial)
-        open_ = [number for number in points if len(self.scores.get(number, [])) < len(book.sweep.seeds)]
-        # The sampler begins anew; from the same seed it would draw the points again that it drew before.
+        open_ = [
+            number for number in points if len(self.scores.get(number, [])) < len(book.sweep.seeds)
+        ]
+        # The sampler begins anew; from the same seed it would draw the points again that it drew
+        # before.
         seed = book.sweep.seed + len(points)
-        self.study = study(book.sweep, [encoded(book.sweep, points[number]) for number in open_], seed)
+        self.study = study(
+            book.sweep, [encoded(book.sweep, points[number]) for number in open_], seed
+        )
         for number in open_:
             self.study.suggest(str(number))
         for number in {*points} - {*open_}:
@@ -54,14 +60,18 @@ class OverSeeds(Searcher):  # type: ignore[misc]
         self.given[trial_id] = trial.point.number
         return {"trial": {"id": trial.id, "seed": trial.seed, "values": dict(trial.values)}}
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
         """Tell the study when the last seed of a point is over."""
         number = self.given.pop(trial_id)
         scores = self.scores.setdefault(number, [])
         scores.append(None if error or not result else result.get("score"))
         if len(scores) == len(self.book.sweep.seeds):
             known = mean(scores)
-            self.study.on_trial_complete(str(number), None if known is None else {"score": known}, error=known is None)
+            self.study.on_trial_complete(
+                str(number), None if known is None else {"score": known}, error=known is None
+            )
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """A round says nothing yet."""
@@ -85,7 +95,9 @@ def require() -> None:
         import optuna  # noqa: F401
     except ImportError:
         remedy = 'pip install "rayfl[optuna]"'
-        raise ConfigError(f"searcher: optuna needs the package optuna, which is not installed. {remedy}") from None
+        raise ConfigError(
+            f"searcher: optuna needs the package optuna, which is not installed. {remedy}"
+        ) from None
 
 
 def study(sweep: Sweep, first: list[dict[str, Any]], seed: int) -> Any:

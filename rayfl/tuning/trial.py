@@ -1,9 +1,9 @@
 """One trial as Ray Tune runs it: an actor that follows a run of rayfl and reports its rounds.
 
-The run keeps its own checkpoints; what Tune stores is a pointer to them and the last round that it was told of. Only
-for a population, whose members take over each other's state, does Tune's checkpoint hold a copy: there a trial stops
-after every stretch of rounds, so that the copy is of just the round that was compared.
-"""
+The run keeps its own checkpoints; what Tune stores is a pointer to them and the last round that it
+was told of. Only for a population, whose members take over each other's state, does Tune's
+checkpoint hold a copy: there a trial stops after every stretch of rounds, so that the copy is of
+just the round that was compared."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from typing import Any
 
 from ray import tune
 
-from rayfl.checkpoint import CheckpointStore
-from rayfl.config import Config, put, validated
-from rayfl.engine import Record
+from rayfl.config.schema import Config, put, validated
 from rayfl.errors import ConfigError, broken
-from rayfl.experiment import Interrupted, Stop, run
-from rayfl.progress import Silent
-from rayfl.tracking import Journal
+from rayfl.run.checkpoint import CheckpointStore
+from rayfl.run.engine import Record
+from rayfl.run.experiment import Interrupted, Stop, run
+from rayfl.run.progress import Silent
+from rayfl.tracking.tracker import Journal
 from rayfl.tuning.book import Book, Source, finished, history, note_of, scored, stretches
 from rayfl.tuning.points import label, settings_of
 
@@ -35,7 +35,8 @@ COPY = "checkpoint"
 
 
 class Asked(Stop):
-    """Stops when the sweep is asked to: by a file, which any machine that shares the folder sees."""
+    """Stops when the sweep is asked to: by a file, which any machine that shares the folder
+    sees."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -48,14 +49,17 @@ class Asked(Stop):
 
 
 class Running(Silent):
-    """One stretch of a run, in a thread of its own; its last round is handed on when its books are closed."""
+    """One stretch of a run, in a thread of its own; its last round is handed on when its books are
+    closed."""
 
     def __init__(self, config: Config, directory: Path, stop: Stop) -> None:
         self.rounds, self.stop = config.training.rounds, stop
         self.records: Queue[Record | None] = Queue(maxsize=1)
         self.error: BaseException | None = None
         self.last: Record | None = None
-        self.thread = threading.Thread(target=self._run, args=(config, directory), name="run", daemon=True)
+        self.thread = threading.Thread(
+            target=self._run, args=(config, directory), name="run", daemon=True
+        )
         self.thread.start()
 
     def _run(self, config: Config, directory: Path) -> None:
@@ -93,16 +97,20 @@ class Running(Silent):
 
 
 class TrialActor(tune.Trainable):  # type: ignore[misc]
-    """Follows one trial. `config` names the sweep's directory and the tracking store, and has the trial's values."""
+    """Follows one trial. `config` names the sweep's directory and the tracking store, and has the
+    trial's values."""
 
     def setup(self, config: dict[str, Any]) -> None:
         for name in ("ray.train", "ray.tune"):  # a line for every checkpoint
             logging.getLogger(name).setLevel(logging.WARNING)
-        # Tune enters a directory of its own; relative paths of a configuration were meant from where Ray started.
+        # Tune enters a directory of its own; relative paths of a configuration were meant from
+        # where Ray started.
         os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))
         self.book = Book.open(Path(config["sweep"]))
         self.values, self.seed = dict(config["trial"]["values"]), config["trial"]["seed"]
-        self.whole = validated(settings_of(self.book.sweep, self.values, self.seed), label(self.values))
+        self.whole = validated(
+            settings_of(self.book.sweep, self.values, self.seed), label(self.values)
+        )
         self.directory: Path | None = None
         self.told, self.latest = 0, 0
         self.running: Running | None = None
@@ -120,12 +128,15 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         return True
 
     def cleanup(self) -> None:
-        """Stopped by whom, if the driver knows; then no actor of the run is left and its books are closed."""
+        """Stopped by whom, if the driver knows; then no actor of the run is left and its books are
+        closed."""
         if self.running is None or not self.running.thread.is_alive():
             return
         noted = self.book.ended().get(self.trial_name, {})
         if "by" in noted and self.directory is not None:
-            Journal(self.directory).append("tags", tags={"stopped_by": noted["by"], "stopped_at": str(noted["round"])})
+            Journal(self.directory).append(
+                "tags", tags={"stopped_by": noted["by"], "stopped_at": str(noted["round"])}
+            )
         self.running.end()
 
     # -- results -------------------------------------------------------------------------------------------------
@@ -141,7 +152,11 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             measured += [record["metrics"][metric]] if metric in record["metrics"] else []
             if heard and measured:
                 yield {
-                    **{name: value for name, value in seen.items() if name.startswith(("test/", "labels/"))},
+                    **{
+                        name: value
+                        for name, value in seen.items()
+                        if name.startswith(("test/", "labels/"))
+                    },
                     metric: seen[metric],
                     "score": scored(self.book.sweep, measured),
                     "round": self.latest,
@@ -157,7 +172,9 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             yield {**last, "rounds": rounds}
         if not measured:
             known = ", ".join(name for name in seen if name.startswith(("test/", "labels/")))
-            raise ConfigError(broken("metric is one that the run measures", metric, f"Measured: {known}"))
+            raise ConfigError(
+                broken("metric is one that the run measures", metric, f"Measured: {known}")
+            )
         yield {**last, "rounds": rounds, "done": True}
 
     def _records(self) -> Iterator[tuple[Record, bool]]:
@@ -175,7 +192,8 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
                 continue
             self.running = Running(stretch, directory, Asked(self.book.stop_file))
             for record in self.running:
-                # Of a run that goes on, Tune has heard the beginning before; but it must hear of the end.
+                # Of a run that goes on, Tune has heard the beginning before; but it must hear of
+                # the end.
                 news = record["round"] > min(self.told, rounds - 1)
                 yield record, news and (not interval or record["round"] == end)
 
@@ -192,7 +210,9 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         if self.whole.fleet == "ray" and bundles:
             pinned: dict[str, Any] = {"actors": len(bundles), "cpus_per_client": bundles[0]["CPU"]}
             pinned["keepers"] = self.whole.resources.keepers
-            settings = put(settings, ["resources"], {**pinned, "gpus_per_client": bundles[0].get("GPU", 0)})
+            settings = put(
+                settings, ["resources"], {**pinned, "gpus_per_client": bundles[0].get("GPU", 0)}
+            )
         return validated(settings, label(self.values))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -202,8 +222,14 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         directory = self.directory = self.directory or self._life(None)
         pointer = {"trial": self.trial_name, "run": directory.name, "round": self.latest}
         Path(checkpoint_dir, "pointer.json").write_text(json.dumps(pointer))
-        if self.book.sweep.stretch and self.running is not None and not self.running.thread.is_alive():
-            CheckpointStore(checkpoints(self._config(directory), directory)).hand_on(f"{checkpoint_dir}/{COPY}")
+        if (
+            self.book.sweep.stretch
+            and self.running is not None
+            and not self.running.thread.is_alive()
+        ):
+            CheckpointStore(checkpoints(self._config(directory), directory)).hand_on(
+                f"{checkpoint_dir}/{COPY}"
+            )
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Go on with this trial's run; or begin another one with what another trial has reached."""
@@ -213,7 +239,9 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             self.directory = self.book.output / "runs" / pointer["run"]
             return
         copy = Path(checkpoint, COPY)
-        theirs = copy if copy.is_dir() else self.book.output / "runs" / pointer["run"] / "checkpoints"
+        theirs = (
+            copy if copy.is_dir() else self.book.output / "runs" / pointer["run"] / "checkpoints"
+        )
         self.directory = self._life(Source(pointer["run"], pointer["round"]))
         if not (self.directory / "config.yaml").exists():
             own = checkpoints(self._config(self.directory), self.directory)
@@ -237,12 +265,23 @@ def checkpoints(config: Config, directory: Path) -> str:
     return config.checkpoint.uri or str(directory / "checkpoints")
 
 
-def adorned(book: Book, trial: str, values: dict[str, Any], seed: int, directory: Path) -> dict[str, Any]:
-    """A trial's settings with a name in MLflow, below the sweep's own run; and a place of its own for checkpoints."""
+def adorned(
+    book: Book, trial: str, values: dict[str, Any], seed: int, directory: Path
+) -> dict[str, Any]:
+    """A trial's settings with a name in MLflow, below the sweep's own run; and a place of its own
+    for checkpoints."""
     settings = settings_of(book.sweep, values, seed)
-    tracking, checkpoint = dict(settings.get("tracking") or {}), dict(settings.get("checkpoint") or {})
+    tracking, checkpoint = (
+        dict(settings.get("tracking") or {}),
+        dict(settings.get("checkpoint") or {}),
+    )
     searched = {f"search/{path}": str(value) for path, value in values.items()}
-    tags = {"sweep": book.sweep.name, "trial": trial, "point": str(int(trial.partition("-")[0])), **searched}
+    tags = {
+        "sweep": book.sweep.name,
+        "trial": trial,
+        "point": str(int(trial.partition("-")[0])),
+        **searched,
+    }
     begun = note_of(directory)["from"]
     tags |= {"begun_from": f"{begun[0]} round {begun[1]}"} if begun else {}
     parent = Journal(book.directory).noted()

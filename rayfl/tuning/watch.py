@@ -1,4 +1,5 @@
-"""What the driver sees of its trials: a line when one begins, ends or fails, and one now and then in between."""
+"""What the driver sees of its trials: a line when one begins, ends or fails, and one now and then
+in between."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any
 
 from ray import tune
 
-from rayfl.progress import duration
-from rayfl.tracking import Tracker
+from rayfl.run.progress import duration
+from rayfl.tracking.tracker import Tracker
 from rayfl.tuning.book import Book
 from rayfl.tuning.points import label
 from rayfl.tuning.schema import Asha
@@ -22,7 +23,9 @@ SECONDS = 10.0
 class Watch(tune.Callback):  # type: ignore[misc]
     """Follows all trials of one start of a sweep."""
 
-    def __init__(self, book: Book, tracker: Tracker, tell: Callable[[str], object], count: int, ended: int) -> None:
+    def __init__(
+        self, book: Book, tracker: Tracker, tell: Callable[[str], object], count: int, ended: int
+    ) -> None:
         self.book, self.tracker, self.tell = book, tracker, tell
         self.count, self.ended, self.began_with = count, ended, ended
         self.past = {trial.id for trial in book.trials() if trial.over}
@@ -39,7 +42,9 @@ class Watch(tune.Callback):  # type: ignore[misc]
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         name = str(trial)
         if name not in self.running and name not in self.past:
-            self.tell(f"{name}  begins  {label(trial.config['trial']['values'])} seed={trial.config['trial']['seed']}")
+            self.tell(
+                f"{name}  begins  {label(trial.config['trial']['values'])} seed={trial.config['trial']['seed']}"
+            )
         self.running[name] = ""
 
     def on_trial_result(
@@ -63,7 +68,9 @@ class Watch(tune.Callback):  # type: ignore[misc]
             self.book.end(name, "stopped", by=by, round=result["round"])
         self.note_best(result["score"])
         how = f"stopped after round {result['round']}" if early else "finished"
-        self.tell(f"{name}  {how}  {self.book.sweep.metric} {result['score']:.4f}  ({self.ended}/{self.count})")
+        self.tell(
+            f"{name}  {how}  {self.book.sweep.metric} {result['score']:.4f}  ({self.ended}/{self.count})"
+        )
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         again = f"{trial.run_metadata.num_failures} of {self.book.sweep.retries}"

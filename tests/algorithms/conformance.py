@@ -1,4 +1,5 @@
-"""The parts of the conformance table: what a row says, and how a toy federation is run in several places."""
+"""The parts of the conformance table: what a row says, and how a toy federation is run in several
+places."""
 
 from __future__ import annotations
 
@@ -12,25 +13,39 @@ from typing import Any, ClassVar
 import numpy as np
 import ray
 
-from rayfl.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
-from rayfl.config import Config, merge, validated
-from rayfl.engine import Engine, Outcome, Record
+from rayfl.config.schema import Config, merge, validated
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet, Errand, Then
 from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.placement import Placement
-from rayfl.fleet.ray_fleet import RayFleet
-from rayfl.fleet.ray_places import Hiring
-from rayfl.fleet.seam import ClientId, Phase
+from rayfl.fleet.on_ray.hiring import Hiring
+from rayfl.fleet.on_ray.placement import Placement
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.protocol import ClientId, Phase
+from rayfl.run.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
+from rayfl.run.engine import Engine, Outcome, Record
 
 TOY: Mapping[str, Any] = {
-    "data": {"name": "blobs", "samples": 360, "test_samples": 120, "classes": 4, "side": 8, "spread": 0.2},
+    "data": {
+        "name": "blobs",
+        "samples": 360,
+        "test_samples": 120,
+        "classes": 4,
+        "side": 8,
+        "spread": 0.2,
+    },
     "clients": 6,
     "partition": "iid",
     "noise": {"name": "symmetric", "rate": {"name": "ramp", "min": 0.0, "max": 0.6}},
     "model": {"name": "mlp", "hidden": [16]},
-    "training": {"rounds": 6, "clients_per_round": 4, "epochs": 2, "batch_size": 16, "lr": 0.2, "momentum": 0.5},
+    "training": {
+        "rounds": 6,
+        "clients_per_round": 4,
+        "epochs": 2,
+        "batch_size": 16,
+        "lr": 0.2,
+        "momentum": 0.5,
+    },
     "fleet": "inline",
     "checkpoint": {"min_seconds": 0},
     "tracking": {"enabled": False},
@@ -60,9 +75,14 @@ class Row:
         return self.name
 
 
-def toy_config(row: Row, output: Path, method: Mapping[str, Any] | None = None, **more: Any) -> Config:
+def toy_config(
+    row: Row, output: Path, method: Mapping[str, Any] | None = None, **more: Any
+) -> Config:
     """The toy configuration of a row."""
-    settings = merge(merge(TOY, row.config), {"method": dict(method or row.method), "output": str(output), **more})
+    settings = merge(
+        merge(TOY, row.config),
+        {"method": dict(method or row.method), "output": str(output), **more},
+    )
     return validated(merge(settings, {"data_root": str(output)}))
 
 
@@ -80,7 +100,9 @@ class Reversed(InlineFleet):
 class Late(InlineFleet):
     """Carries out an errand when somebody waits for it, and not before."""
 
-    def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
+    def later(
+        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
+    ) -> Errand:
         return Postponed(lambda: super(Late, self).later(phase, each, then, **shared))
 
 
@@ -99,7 +121,8 @@ HERE: Mapping[str, type[InlineFleet]] = {"inline": InlineFleet, "reversed": Reve
 
 
 class Warm(RayFleet):
-    """Takes actors that earlier tests started, because starting a process costs more than running a toy on it."""
+    """Takes actors that earlier tests started, because starting a process costs more than running a
+    toy on it."""
 
     warmed: ClassVar[list[Any]] = []
     hired = 0
@@ -141,7 +164,9 @@ class Killing(Warm):
         self.kill_before(len(tasks))
         return super().execute(number, phase, tasks, shared)
 
-    def later(self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any) -> Errand:
+    def later(
+        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
+    ) -> Errand:
         self.kill_before(len(each))
         return super().later(phase, each, then, **shared)
 
@@ -151,9 +176,11 @@ class Killing(Warm):
             os.kill(self.killed, signal.SIGKILL)
 
 
-def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints") -> tuple[Outcome, BaseFleet]:
-    """Run in one place: `inline`, `reversed`, `late`, `ray1`, `ray3` or `killing`. Checkpoints lie below the output
-    folder."""
+def run_toy(
+    config: Config, place: str = "inline", directory: str = "checkpoints"
+) -> tuple[Outcome, BaseFleet]:
+    """Run in one place: `inline`, `reversed`, `late`, `ray1`, `ray3` or `killing`. Checkpoints lie
+    below the output folder."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
     refuse_missing_sets(config.method, holdings)
@@ -166,7 +193,9 @@ def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints
         hiring = Hiring(ray.put(spec), ray.put(holdings), placement)
         fleet = (Killing if place == "killing" else Warm)(spec, holdings, hiring)
     uri = str(config.output / directory)
-    engine = Engine(config, scenario, uri, {"run": "toy"}, dataset.shape, config.output / "features")
+    engine = Engine(
+        config, scenario, uri, {"run": "toy"}, dataset.shape, config.output / "features"
+    )
     records: list[Record] = []
     try:
         return engine.run(fleet, records.append), fleet
@@ -175,7 +204,8 @@ def run_toy(config: Config, place: str = "inline", directory: str = "checkpoints
 
 
 def facts(outcome: Outcome) -> tuple[str, list[Any]]:
-    """What must be equal wherever a run happened: the model's hash and every deterministic metric."""
+    """What must be equal wherever a run happened: the model's hash and every deterministic
+    metric."""
     return outcome.sha256, [(record["round"], record["metrics"]) for record in outcome.history]
 
 

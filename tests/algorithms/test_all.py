@@ -1,7 +1,7 @@
 """The conformance table: every method, the same promises.
 
-A method's rows stand in its own test file as `ROWS`; this file finds them and holds each to all promises.
-"""
+A method's rows stand in its own test file as `ROWS`; this file finds them and holds each to all
+promises."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from rayfl.algorithms import METHODS
-from rayfl.engine import Outcome
 from rayfl.errors import ConfigError
 from rayfl.fleet import executor
-from rayfl.fleet.seam import REPORT_LIMIT
+from rayfl.protocol import REPORT_LIMIT
+from rayfl.run.engine import Outcome
 from tests.algorithms.conformance import Row, facts, norms, run_toy, shortened, toy_config
 
 HERE = Path(__file__).parent
@@ -59,7 +59,9 @@ def test_learns_under_label_noise(row: Row, baseline: Outcome) -> None:
 
 @every_row
 @pytest.mark.parametrize("place", ["ray1", "killing"])
-def test_place_changes_nothing(row: Row, place: str, baseline: Outcome, tmp_path: Path, cluster: None) -> None:
+def test_place_changes_nothing(
+    row: Row, place: str, baseline: Outcome, tmp_path: Path, cluster: None
+) -> None:
     """One actor, and three actors of which one is killed, give the bits of the in-process fleet."""
     there, fleet = run_toy(toy_config(row, tmp_path), place)
     assert facts(there) == facts(baseline)
@@ -71,7 +73,8 @@ def test_resumed_equals_uninterrupted(row: Row, baseline: Outcome, tmp_path: Pat
     config = toy_config(row, tmp_path)
     run_toy(shortened(config, config.training.rounds - 2))
     resumed, _ = run_toy(config)
-    # The last round of a run is always evaluated, so every round must be, for the histories to be the same.
+    # The last round of a run is always evaluated, so every round must be, for the histories to be
+    # the same.
     assert facts(resumed) == facts(baseline)
 
 
@@ -119,25 +122,34 @@ def test_golden_numbers(row: Row, tmp_path: Path) -> None:
     on_record = json.loads(path.read_text())
     for name, values in found.items():
         # Another CPU's kernels may differ in the last bits, and so may what follows from them.
-        np.testing.assert_allclose(values, on_record[name], rtol=2e-3, atol=0.02 if name == "accuracy" else 1e-6)
+        np.testing.assert_allclose(
+            values, on_record[name], rtol=2e-3, atol=0.02 if name == "accuracy" else 1e-6
+        )
 
 
 REFUSALS = [(row, bad, match) for row in TABLE for bad, match in row.refused]
 
 
-@pytest.mark.parametrize(("row", "bad", "match"), REFUSALS, ids=[f"{r}-{'-'.join(b)}" for r, b, _ in REFUSALS])
-def test_bad_hyper_parameters_are_refused(row: Row, bad: dict[str, Any], match: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("row", "bad", "match"), REFUSALS, ids=[f"{r}-{'-'.join(b)}" for r, b, _ in REFUSALS]
+)
+def test_bad_hyper_parameters_are_refused(
+    row: Row, bad: dict[str, Any], match: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=match):
         toy_config(row, tmp_path, {**row.method, **bad})
 
 
 @every_row
 def test_odd_federations(row: Row, tmp_path: Path) -> None:
-    """A client with one sample, one with one class, one with every label wrong: the run ends with a finite model."""
+    """A client with one sample, one with one class, one with every label wrong: the run ends with a
+    finite model."""
     config = toy_config(row, tmp_path)
     odd = odd_federation(tmp_path, config.clients)
     if row.config.get("partition") is None:
-        config = toy_config(row, tmp_path, partition=odd[0], noise=odd[1], split={**row.config.get("split", {})})
+        config = toy_config(
+            row, tmp_path, partition=odd[0], noise=odd[1], split={**row.config.get("split", {})}
+        )
     outcome, _ = run_toy(config)
     assert all(np.isfinite(vector).all() for vector in outcome.models.values())
 

@@ -1,4 +1,5 @@
-"""FB-NLL: similarities worked out by hand, the messages, exact cluster counts, and Procedure 2 over the wire."""
+"""FB-NLL: similarities worked out by hand, the messages, exact cluster counts, and Procedure 2 over
+the wire."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from rayfl.algorithms import fb_nll
 from rayfl.algorithms.fb_nll import Clustered, FbNll, FbNllMinus, relayed, sent, separation
-from rayfl.config import load_config
+from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
 from rayfl.estimate import calibrate, correct_labels, similarity_matrix, spectra
 from rayfl.estimate.subspace import Rank
 from rayfl.fleet.base import Spec, Streams
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import SERVER, Client, Out, Shard
+from rayfl.protocol import SERVER, Client, Out, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_fedavg import NoLearner
 
@@ -29,7 +30,11 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 TASKS: dict[str, Any] = {"partition": {"name": "tasks", "tasks": [[0, 1], [2, 3]]}}
 CLEAN: dict[str, Any] = {"split": {"validation": {"per_class": 10}}}
 MINUS: dict[str, Any] = {"name": "fb_nll_minus", "clustering_encoder": "pixels"}
-FULL: dict[str, Any] = {"name": "fb_nll", "clustering_encoder": "pixels", "correction_encoder": "pixels"}
+FULL: dict[str, Any] = {
+    "name": "fb_nll",
+    "clustering_encoder": "pixels",
+    "correction_encoder": "pixels",
+}
 
 ROWS = [
     Row(
@@ -46,16 +51,25 @@ ROWS = [
             ({"clustering_encoder": "hogg"}, "unknown encoder 'hogg'"),
         ],
     ),
-    Row("fb_nll", FULL, config={**TASKS, **CLEAN}, refused=[({"tau": 1.5}, "tau"), ({"class_rank": 0}, "class_rank")]),
+    Row(
+        "fb_nll",
+        FULL,
+        config={**TASKS, **CLEAN},
+        refused=[({"tau": 1.5}, "tau"), ({"class_rank": 0}, "class_rank")],
+    ),
     # Without tasks, so that they also meet the odd federation.
     Row("fb_nll_minus_spectral", {**MINUS, "clustering": "spectral", "rank": "fixed"}),
-    Row("fb_nll_set", {**FULL, "clustering": "complete", "tau": 0.5, "sample_rank": 8}, config=CLEAN),
+    Row(
+        "fb_nll_set", {**FULL, "clustering": "complete", "tau": 0.5, "sample_rank": 8}, config=CLEAN
+    ),
 ]
 
 
 def rotated(features: ArrayLike, degrees: float) -> Floats:
     turn = np.deg2rad(degrees)
-    return np.asarray(features @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]))
+    return np.asarray(
+        features @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    )
 
 
 X1 = np.array([[2.0, 0.0], [0.0, 1.0]])
@@ -70,9 +84,15 @@ def fleet_with(
     """A fleet whose users, and server, have these features."""
     features = [np.asarray(user, np.float32) for user in users]
     offsets = np.cumsum([0, *map(len, features)])
-    y = np.zeros(offsets[-1], np.int64) if labels is None else np.concatenate([np.asarray(one) for one in labels])
+    y = (
+        np.zeros(offsets[-1], np.int64)
+        if labels is None
+        else np.concatenate([np.asarray(one) for one in labels])
+    )
     seen, truth = clean or (np.zeros((1, features[0].shape[1])), [0])
-    sets = {"validation": Shard(np.zeros((len(truth), 1, 1, 1), np.uint8), np.asarray(truth, np.int64))}
+    sets = {
+        "validation": Shard(np.zeros((len(truth), 1, 1, 1), np.uint8), np.asarray(truth, np.int64))
+    }
     pixels = np.zeros((offsets[-1], 1, 1, 1), np.uint8)
     holdings = Holdings(pixels, y.astype(np.int64), np.arange(offsets[-1]), offsets, sets)
     spec = Spec(NoLearner, Streams(0), cohort=len(users))  # type: ignore[arg-type]
@@ -94,7 +114,8 @@ def random_users(count: int = 5, dimension: int = 8, samples: int = 30) -> list[
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "expected"), [(0, 1, 0.25), (0, 2, 0.5), (0, 3, 0.633623), (2, 3, 0.826875), (1, 1, 1.0)]
+    ("one", "other", "expected"),
+    [(0, 1, 0.25), (0, 2, 0.5), (0, 3, 0.633623), (2, 3, 0.826875), (1, 1, 1.0)],
 )
 def test_similarities_of_turned_users(one: int, other: int, expected: float) -> None:
     found = FbNllMinus(q=2).similarities(fleet_with(USERS))
@@ -106,7 +127,9 @@ def test_similarities_of_turned_users(one: int, other: int, expected: float) -> 
 def test_exchange_gives_the_similarities_of_pooled_features(q: int, rank: Rank) -> None:
     users = random_users()
     pooled = similarity_matrix(spectra([user.astype(np.float32) for user in users]), q, rank)
-    np.testing.assert_allclose(FbNllMinus(q=q, rank=rank).similarities(fleet_with(users)), pooled, rtol=1e-5)
+    np.testing.assert_allclose(
+        FbNllMinus(q=q, rank=rank).similarities(fleet_with(users)), pooled, rtol=1e-5
+    )
 
 
 def test_only_directions_leave_a_user() -> None:
@@ -163,7 +186,9 @@ def test_exactly_m_clusters_and_none_empty(clustering: Any, models: int) -> None
     assert set(state.clusters.values()) == set(range(models))
     if models == 2:
         assert list(state.clusters.values()) == [0, 1, 0, 1, 0]
-    assert set(fleet.left) == ({"similarity"} if clustering == "spectral" else {"similarity", "dendrogram"})
+    assert set(fleet.left) == (
+        {"similarity"} if clustering == "spectral" else {"similarity", "dendrogram"}
+    )
 
 
 def test_a_single_user_needs_nobody() -> None:
@@ -175,15 +200,21 @@ def test_a_single_user_needs_nobody() -> None:
 
 
 def test_separation_names_the_closest_calls() -> None:
-    similarity = np.array([[1.0, 0.9, 0.2, 0.3], [0.9, 1.0, 0.4, 0.1], [0.2, 0.4, 1.0, 0.8], [0.3, 0.1, 0.8, 1.0]])
+    similarity = np.array(
+        [[1.0, 0.9, 0.2, 0.3], [0.9, 1.0, 0.4, 0.1], [0.2, 0.4, 1.0, 0.8], [0.3, 0.1, 0.8, 1.0]]
+    )
     found = separation(similarity, np.array([0, 0, 1, 1]))
     assert found == {"clusters/lowest_within": 0.8, "clusters/highest_across": 0.4}
 
 
-@pytest.mark.parametrize("noise", ["none", {"name": "symmetric", "rate": 1.0}, {"name": "task", "alpha": 0.5}])
+@pytest.mark.parametrize(
+    "noise", ["none", {"name": "symmetric", "rate": 1.0}, {"name": "task", "alpha": 0.5}]
+)
 def test_labels_do_not_touch_the_clusters(noise: Any, tmp_path: Path) -> None:
     usual, left = run_toy(shortened(toy_config(ROWS[0], tmp_path), 1), directory="usual")
-    other, left_too = run_toy(shortened(toy_config(ROWS[0], tmp_path, noise=noise), 1), directory="other")
+    other, left_too = run_toy(
+        shortened(toy_config(ROWS[0], tmp_path, noise=noise), 1), directory="other"
+    )
     assert usual.sha256 != other.sha256
     assert usual.history[0]["metrics"]["clusters/adjusted_rand"] == 1.0
     assert other.history[0]["metrics"]["clusters/adjusted_rand"] == 1.0
@@ -206,7 +237,12 @@ def test_each_cluster_takes_the_plain_mean_of_its_users(monkeypatch: pytest.Monk
     state = Clustered((zero, zero), {0: 0, 1: 0, 2: 1, 3: 1})
     for t, (low, high) in enumerate([(2.0, 20.0), (4.0, 40.0)]):
         state = method.round(state, fleet, t)
-        assert [float(fleet.get(method.model(state, client))[0]) for client in range(4)] == [low, low, high, high]
+        assert [float(fleet.get(method.model(state, client))[0]) for client in range(4)] == [
+            low,
+            low,
+            high,
+            high,
+        ]
 
 
 def test_a_cluster_that_nobody_replies_for_keeps_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +260,13 @@ def test_a_cluster_that_nobody_replies_for_keeps_its_model(monkeypatch: pytest.M
 def test_clusters_begin_alike_and_never_mix(tmp_path: Path) -> None:
     rates = [0.0] * 6
     start, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path), 0), directory="start")
-    clean, _ = run_toy(toy_config(ROWS[0], tmp_path, noise={"name": "symmetric", "rate": rates}), directory="clean")
+    clean, _ = run_toy(
+        toy_config(ROWS[0], tmp_path, noise={"name": "symmetric", "rate": rates}), directory="clean"
+    )
     rates[0] = 1.0
-    noisy, _ = run_toy(toy_config(ROWS[0], tmp_path, noise={"name": "symmetric", "rate": rates}), directory="noisy")
+    noisy, _ = run_toy(
+        toy_config(ROWS[0], tmp_path, noise={"name": "symmetric", "rate": rates}), directory="noisy"
+    )
     assert all(np.array_equal(model, start.models[0]) for model in start.models.values())
     same = [np.array_equal(clean.models[client], noisy.models[client]) for client in range(6)]
     assert same == [False] * 3 + [True] * 3
@@ -250,8 +290,11 @@ def three_classes(samples: int, seed: int) -> tuple[Floats, list[int]]:
 
 @pytest.mark.parametrize("tau", [None, 0.2, 0.99])
 @pytest.mark.parametrize("sample_rank", [None, 2])
-def test_messages_give_the_labels_of_pooled_data(tau: float | None, sample_rank: int | None) -> None:
-    """All whole-class (0.2 may leave several), all sample-wise (0.99), and calibrated in between."""
+def test_messages_give_the_labels_of_pooled_data(
+    tau: float | None, sample_rank: int | None
+) -> None:
+    """All whole-class (0.2 may leave several), all sample-wise (0.99), and calibrated in
+    between."""
     clean, users = three_classes(60, 0), [three_classes(90, seed) for seed in (1, 2)]
     rng = np.random.default_rng(9)
     labels = [np.where(rng.random(90) < 0.3, 0, truth).tolist() for _, truth in users]
@@ -260,10 +303,16 @@ def test_messages_give_the_labels_of_pooled_data(tau: float | None, sample_rank:
     single = np.asarray(clean[0], np.float32)
     classes = {c: single[np.array(clean[1]) == c] for c in range(3)}
     found = calibrate(classes, 2)
-    level = (found.tau if tau is None else tau, 2, found.sample_rank if sample_rank is None else sample_rank)
+    level = (
+        found.tau if tau is None else tau,
+        2,
+        found.sample_rank if sample_rank is None else sample_rank,
+    )
     for client, ((features, truth), given) in enumerate(zip(users, labels, strict=True)):
         corrected = fleet.get(fleet.table[client]["y"])
-        pooled = correct_labels(features.astype(np.float32), given, spectra(list(classes.values())), *level)
+        pooled = correct_labels(
+            features.astype(np.float32), given, spectra(list(classes.values())), *level
+        )
         assert corrected.tolist() == pooled.labels.tolist()
         if (tau, sample_rank) == (0.99, 2):
             assert np.mean(corrected == truth) > np.mean(np.array(given) == truth) + 0.1
@@ -281,17 +330,31 @@ def test_a_class_like_one_clean_class_becomes_it(tau: float, expected: int) -> N
 
 @pytest.mark.parametrize(("sample_rank", "winner"), [(2, 1), (1, 0)])
 def test_one_rank_for_all_subspaces(sample_rank: int, winner: int) -> None:
-    """Projections of (.6, .5, .5): on e1 0.6, on e2 0.5, on e2 and e3 0.707; class 0 has no second direction."""
+    """Projections of (.6, .5, .5): on e1 0.6, on e2 0.5, on e2 and e3 0.707; class 0 has no second
+    direction."""
     clean = ([[2, 0, 0], [3, 0, 0], [0, 2, 0], [0, 0, 1]], [0, 0, 1, 1])
     fleet = fleet_with([[[0.6, 0.5, 0.5]]], [[0]], clean)
     got = fleet.map(
-        fb_nll.summarise, [SERVER], clean=fleet.data("validation"), class_rank=1, sample_rank=sample_rank, tau=1.0
+        fb_nll.summarise,
+        [SERVER],
+        clean=fleet.data("validation"),
+        class_rank=1,
+        sample_rank=sample_rank,
+        tau=1.0,
     )
     bases = np.array(fleet.get(got.mean({SERVER: 1.0})))
-    # Where a clean class has fewer directions than the rank, the rest is LAPACK's choice: none of the sample's length.
+    # Where a clean class has fewer directions than the rank, the rest is LAPACK's choice: none of
+    # the sample's length.
     bases[0, :, 1:] = 0
     fleet.map(fb_nll.ask, [0], bases=bases, class_rank=1)
-    fleet.map(fb_nll.relabel, [0], answered=np.zeros((1, 2)), bases=bases, tau=1.0, sample_rank=sample_rank)
+    fleet.map(
+        fb_nll.relabel,
+        [0],
+        answered=np.zeros((1, 2)),
+        bases=bases,
+        tau=1.0,
+        sample_rank=sample_rank,
+    )
     assert fleet.get(fleet.table[0]["y"]).tolist() == [winner]
 
 
@@ -327,11 +390,21 @@ def test_server_needs_its_clean_set(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("clean", "held"),
-    [({"per_class": 1}, "1 of class 0"), ({"total": 7}, "1 of class 3"), ({"total": 3}, "0 of class 3")],
+    [
+        ({"per_class": 1}, "1 of class 0"),
+        ({"total": 7}, "1 of class 3"),
+        ({"total": 3}, "0 of class 3"),
+    ],
 )
-def test_server_needs_two_samples_of_every_class(clean: dict[str, int], held: str, tmp_path: Path) -> None:
+def test_server_needs_two_samples_of_every_class(
+    clean: dict[str, int], held: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=f"two samples or more of every class; got {held}"):
-        run_toy(toy_config(Row("poor", FULL, config={**TASKS, "split": {"validation": clean}}), tmp_path))
+        run_toy(
+            toy_config(
+                Row("poor", FULL, config={**TASKS, "split": {"validation": clean}}), tmp_path
+            )
+        )
 
 
 @pytest.mark.parametrize("name", ["fb_nll", "fb_nll_minus", "single_global"])
@@ -344,7 +417,12 @@ def test_configurations_share_their_federation(name: str) -> None:
 def test_configuration_of_the_paper() -> None:
     config = load_config(CONFIGS / "paper" / "fb_nll_cifar10.yaml")
     training, method = config.training, config.method
-    assert (training.rounds, training.epochs, training.batch_size, training.cohort(20)) == (80, 2, 64, 20)
+    assert (training.rounds, training.epochs, training.batch_size, training.cohort(20)) == (
+        80,
+        2,
+        64,
+        20,
+    )
     assert (training.lr, training.momentum, training.weight_decay) == (5e-4, 0.5, 1e-3)
     assert isinstance(method, FbNll)
     assert (method.models, method.q, config.clients) == (2, 10, 20)

@@ -10,14 +10,18 @@ import pytest
 from rayfl.fleet.base import Spec, Streams
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import Client, Out
 from rayfl.learn.training import Participation
+from rayfl.protocol import Client, Out
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 FIRST = {"model": {"name": "cnn4", "widths": [8, 8]}, "training": {"layout": "channels_first"}}
 REACHED = {"model": "tests.models.shrinking:Shrinking", "training": {"kernels": "reached"}}
 ROWS = [
-    Row("fedavg", {"name": "fedavg"}, refused=[({"weighting": "sise"}, "unknown weighting 'sise'"), ({"mu": 1}, "mu")]),
+    Row(
+        "fedavg",
+        {"name": "fedavg"},
+        refused=[({"weighting": "sise"}, "unknown weighting 'sise'"), ({"mu": 1}, "mu")],
+    ),
     Row("fedavg_equal", {"name": "fedavg", "weighting": "equal"}),
     Row("fedavg_stacked", {"name": "fedavg"}, config={"training": {"stack": "always"}}),
     Row("fedavg_bf16", {"name": "fedavg"}, config={"training": {"precision": "bf16"}}),
@@ -42,7 +46,10 @@ def fleet_of(sizes: list[int]) -> InlineFleet:
     """A fleet whose client k owns sizes[k] samples."""
     total = sum(sizes)
     holdings = Holdings(
-        np.zeros((total, 1, 1, 1), np.uint8), np.zeros(total, np.int64), np.arange(total), np.cumsum([0, *sizes])
+        np.zeros((total, 1, 1, 1), np.uint8),
+        np.zeros(total, np.int64),
+        np.arange(total),
+        np.cumsum([0, *sizes]),
     )
     return InlineFleet(Spec(NoLearner, Streams(0), cohort=len(sizes)), holdings)  # type: ignore[arg-type]
 
@@ -69,12 +76,16 @@ def test_scale_of_the_weights_changes_nothing_visible(scale: float) -> None:
 
 def test_equal_models_are_their_own_average() -> None:
     fleet = fleet_of([3, 5, 9])
-    model = (np.random.default_rng(0).normal(size=200) * 10.0 ** np.arange(-12, 8, 0.1)).astype(np.float32)
+    model = (np.random.default_rng(0).normal(size=200) * 10.0 ** np.arange(-12, 8, 0.1)).astype(
+        np.float32
+    )
     got = fleet.map(leave, range(3), models={client: model.tolist() for client in range(3)})
     assert np.array_equal(fleet.get(got.mean({0: 3, 1: 5, 2: 9})), model)
 
 
-@pytest.mark.parametrize(("fraction", "clients", "drawn"), [(0.1, 100, 10), (0.1, 50, 5), (0.1, 5, 1), (0.29, 100, 28)])
+@pytest.mark.parametrize(
+    ("fraction", "clients", "drawn"), [(0.1, 100, 10), (0.1, 50, 5), (0.1, 5, 1), (0.29, 100, 28)]
+)
 def test_cohort_truncates(fraction: float, clients: int, drawn: int) -> None:
     assert Participation(fraction=fraction).cohort(clients) == drawn
 

@@ -12,19 +12,19 @@ import torch
 from torch import nn
 
 from rayfl.algorithms.fedcr import FedCR, Visit, deal, train_at_client, train_at_server
-from rayfl.algorithms.online_target import Layout, Online, resident_pair
-from rayfl.assembly import spec_of
-from rayfl.config import Config, load_config
+from rayfl.algorithms.parts.online_target import Layout, Online, resident_pair
+from rayfl.config.schema import Config, load_config
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.base import Streams
-from rayfl.fleet.seam import SERVER, Client, Out, Shard, Vector
 from rayfl.learn.fit import outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.mlp import MLP
 from rayfl.models.network import parameter_count
 from rayfl.models.preact import PreActResNet18
+from rayfl.protocol import SERVER, Client, Out, Shard, Vector
+from rayfl.run.assembly import spec_of
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -92,7 +92,9 @@ def images(samples: int, seed: int = 0) -> Shard:
     return Shard(rng.integers(0, 256, (samples, 4, 4, 1), np.uint8), rng.integers(0, 3, samples))
 
 
-def client_of(learner: Learner, samples: int = 20, state: Mapping[str, Any] | None = None) -> Client:
+def client_of(
+    learner: Learner, samples: int = 20, state: Mapping[str, Any] | None = None
+) -> Client:
     return Client(3, images(samples).x, None, state or {}, Streams(0)(0, 3), learner)
 
 
@@ -106,7 +108,9 @@ def parts(out: Out) -> dict[str, Vector]:
     return dict(out.update)
 
 
-def served(method: FedCR, learner: Learner, start: Mapping[str, Vector], samples: int = 20, epochs: int = 1) -> Out:
+def served(
+    method: FedCR, learner: Learner, start: Mapping[str, Vector], samples: int = 20, epochs: int = 1
+) -> Out:
     server = Client(SERVER, images(0).x, None, {}, Streams(0)(0, SERVER), learner)
     data, memory = images(samples), start.get("optimiser")
     given = {key: start[key] for key in ("theta", "sigma", "xi")}
@@ -114,7 +118,8 @@ def served(method: FedCR, learner: Learner, start: Mapping[str, Vector], samples
 
 
 def marked(learner: Learner) -> tuple[Layout, Vector]:
-    """A whole vector in which the number says whose it is: 1 B and G, 2 Q, 3 C, 4 statistics of B and G, 5 of Q."""
+    """A whole vector in which the number says whose it is: 1 B and G, 2 Q, 3 C, 4 statistics of B
+    and G, 5 of Q."""
     online, _, layout = resident_pair(learner)
     net = cast(Online, online.net)
     with torch.no_grad():
@@ -201,7 +206,9 @@ def test_the_target_follows(xi: float, theta: float, steps: int, expected: float
     assert set(visit.target.flat[visit.target.n_parameters :].tolist()) == {xi}
 
 
-@pytest.mark.parametrize(("ema", "left"), [(0.996, 0.869114), (0.999, 0.965589), (1.0, 1.0), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("ema", "left"), [(0.996, 0.869114), (0.999, 0.965589), (1.0, 1.0), (0.0, 0.0)]
+)
 def test_what_is_left_of_the_target_after_a_visit(ema: float, left: float) -> None:
     visit = visit_at(0.0, 1.0, ema=ema)
     for _ in range(35):
@@ -235,7 +242,9 @@ def test_a_client_leaves_nothing_but_theta(regulariser: str) -> None:
     learner = learner_of(method)
     start = dealt(method, learner)
     out = trained(method, learner, start, sigma=start["sigma"])
-    assert {name: len(vector) for name, vector in parts(out).items()} == {"theta": len(start["theta"])}
+    assert {name: len(vector) for name, vector in parts(out).items()} == {
+        "theta": len(start["theta"])
+    }
     assert dict(out.state) == {}
     # the encoder and the predictor have moved, statistics too
     assert (parts(out)["theta"] != start["theta"]).mean() > 0.9
@@ -247,14 +256,18 @@ def test_a_client_remembers_nothing() -> None:
     start = dealt(method, learner)
     first = parts(trained(method, learner, start, sigma=start["sigma"]))
     served(method, learner, start)
-    assert np.array_equal(parts(trained(method, learner, start, sigma=start["sigma"]))["theta"], first["theta"])
+    assert np.array_equal(
+        parts(trained(method, learner, start, sigma=start["sigma"]))["theta"], first["theta"]
+    )
 
 
 @pytest.mark.parametrize(("samples", "steps"), [(450, 35), (500, 35), (64, 5), (63, 0), (1, 0)])
 def test_steps_of_a_visit(samples: int, steps: int) -> None:
     method = method_of(client_classifier="none")
     learner = learner_of(method, batch_size=64, epochs=5)
-    out = train_at_client(client_of(learner, samples), theta=dealt(method, learner)["theta"], method=method)
+    out = train_at_client(
+        client_of(learner, samples), theta=dealt(method, learner)["theta"], method=method
+    )
     assert out.report["steps"] == steps
     assert (out.update is None) == (steps == 0)
 
@@ -265,7 +278,10 @@ def test_the_classifier_gates_pairs(client_classifier: str, matters: bool) -> No
     learner = learner_of(method)
     start = dealt(method, learner)
     sure = 50 * start["sigma"]
-    ends = [parts(trained(method, learner, start, sigma=sigma))["theta"] for sigma in (start["sigma"], sure)]
+    ends = [
+        parts(trained(method, learner, start, sigma=sigma))["theta"]
+        for sigma in (start["sigma"], sure)
+    ]
     assert np.array_equal(ends[0], ends[1]) != matters
 
 
@@ -274,7 +290,9 @@ def test_the_classifier_of_a_client_is_frozen_under_weight_decay() -> None:
     learner = learner_of(method, weight_decay=0.5, epochs=3)
     start = dealt(method, learner)
     trained(method, learner, start, sigma=start["sigma"])
-    assert np.array_equal(Visit.of(method, learner).layout.split(learner.resident().dump())[1], start["sigma"])
+    assert np.array_equal(
+        Visit.of(method, learner).layout.split(learner.resident().dump())[1], start["sigma"]
+    )
 
 
 def test_a_stale_classifier_comes_once_and_stays() -> None:
@@ -325,7 +343,9 @@ def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
         assert not np.array_equal(first[key], start[key])
     second = parts(served(method, learner, first))
     assert (first["optimiser"][0], second["optimiser"][0]) == (2, 4)
-    forgetful = parts(served(method, learner, {key: first[key] for key in ("theta", "sigma", "xi")}))
+    forgetful = parts(
+        served(method, learner, {key: first[key] for key in ("theta", "sigma", "xi")})
+    )
     assert not np.array_equal(forgetful["theta"], second["theta"])
 
 
@@ -376,7 +396,8 @@ def test_passes_of_the_server(more: dict[str, Any], forward: int, backward: int)
 
 
 @pytest.mark.parametrize(
-    ("more", "forward"), [({}, 3), ({"client_classifier": "none"}, 2), ({"regulariser": "byol", "symmetric": False}, 2)]
+    ("more", "forward"),
+    [({}, 3), ({"client_classifier": "none"}, 2), ({"regulariser": "byol", "symmetric": False}, 2)],
 )
 def test_passes_of_a_client(more: dict[str, Any], forward: int) -> None:
     method = method_of(**more)
@@ -422,8 +443,12 @@ def test_traffic(more: dict[str, Any], down: list[str], up: list[str], tmp_path:
         metrics = record["metrics"]
         assert metrics["server/pretraining"] == (t == 0)
         clients = 0 if t == 0 else 4
-        assert metrics["cost/down_mb"] == pytest.approx(clients * 4 * sum(size[key] for key in down) / 1e6)
-        assert metrics["cost/up_mb"] == pytest.approx(clients * 4 * sum(size[key] for key in up) / 1e6)
+        assert metrics["cost/down_mb"] == pytest.approx(
+            clients * 4 * sum(size[key] for key in down) / 1e6
+        )
+        assert metrics["cost/up_mb"] == pytest.approx(
+            clients * 4 * sum(size[key] for key in up) / 1e6
+        )
 
 
 def test_a_stale_classifier_is_paid_once_a_client(tmp_path: Path) -> None:
@@ -435,18 +460,25 @@ def test_a_stale_classifier_is_paid_once_a_client(tmp_path: Path) -> None:
     assert total == pytest.approx(5 * 4 * size["theta"] + 6 * size["sigma"])
 
 
-@pytest.mark.parametrize(("pretraining", "passes"), [(0, [2, 2]), (2, [2, 2]), (3, [2, 1, 2]), (4, [2, 2, 2])])
+@pytest.mark.parametrize(
+    ("pretraining", "passes"), [(0, [2, 2]), (2, [2, 2]), (3, [2, 1, 2]), (4, [2, 2, 2])]
+)
 def test_pretraining_is_made_of_rounds(pretraining: int, passes: list[int], tmp_path: Path) -> None:
     row = Row("lead", settings(pretraining=pretraining, server_epochs=2, strength=0.0), TOY)
     outcome, _ = run_toy(shortened(toy_config(row, tmp_path), len(passes)))
     metrics = [record["metrics"] for record in outcome.history]
     assert [found["cost/server_backward"] / 160 for found in metrics] == passes
     alone = -(-pretraining // 2)
-    assert [found["clients/participants"] for found in metrics] == [0.0] * alone + [4.0] * (len(passes) - alone)
+    assert [found["clients/participants"] for found in metrics] == [0.0] * alone + [4.0] * (
+        len(passes) - alone
+    )
 
 
 def test_clients_without_a_whole_batch_are_left_out_and_counted(tmp_path: Path) -> None:
-    odd = {"partition": {"name": "tests.algorithms.odd:OneSample"}, "training": {**TOY["training"], "batch_size": 20}}
+    odd = {
+        "partition": {"name": "tests.algorithms.odd:OneSample"},
+        "training": {**TOY["training"], "batch_size": 20},
+    }
     row = Row("odd", settings(pretraining=0), {**TOY, **odd})
     config = toy_config(row, tmp_path, training={**odd["training"], "clients_per_round": 6})
     outcome, _ = run_toy(shortened(config, 1))
@@ -460,10 +492,13 @@ def test_clients_without_a_whole_batch_are_left_out_and_counted(tmp_path: Path) 
 def test_idle_clients_leave_a_server_that_trains_alone(whole_model: bool, tmp_path: Path) -> None:
     idle = {**TOY, "training": {**TOY["training"], "epochs": 0}}
     federated, alone = (
-        Row("idle", settings(pretraining=pretraining, whole_model=whole_model), idle) for pretraining in (0, 100)
+        Row("idle", settings(pretraining=pretraining, whole_model=whole_model), idle)
+        for pretraining in (0, 100)
     )
     hashes = {
-        run_toy(shortened(toy_config(row, tmp_path), 3), directory=str(row.method["pretraining"]))[0].sha256
+        run_toy(shortened(toy_config(row, tmp_path), 3), directory=str(row.method["pretraining"]))[
+            0
+        ].sha256
         for row in (federated, alone)
     }
     assert len(hashes) == 1
@@ -483,6 +518,11 @@ def test_configuration_of_the_paper() -> None:
     config = load_config(CONFIGS / "paper" / "fedcr_cifar10.yaml")
     assert config.method == FedCR()
     training = config.training
-    assert (training.optimizer, training.lr, training.batch_size, training.drop_last) == ("adam", 0.003, 64, True)
+    assert (training.optimizer, training.lr, training.batch_size, training.drop_last) == (
+        "adam",
+        0.003,
+        64,
+        True,
+    )
     assert training.rounds == 700 // 5 + 200
     assert training.cohort(config.clients) == training.epochs == 5

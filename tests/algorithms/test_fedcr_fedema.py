@@ -21,13 +21,13 @@ from rayfl.algorithms.fedcr_fedema import (
     share,
     train_returning,
 )
-from rayfl.algorithms.online_target import Online, resident_pair
+from rayfl.algorithms.parts.online_target import Online, resident_pair
 from rayfl.fleet.base import Streams
-from rayfl.fleet.seam import Client, Vector
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.mlp import MLP
 from rayfl.models.preact import PreActResNet18
+from rayfl.protocol import Client, Vector
 from tests.algorithms.conformance import Row, run_toy, toy_config
 from tests.algorithms.test_fedcr import ONE_ROUND, SMALL, TOY
 
@@ -41,9 +41,17 @@ ROWS = [
         "fedcr_fedema",
         settings(),
         TOY,
-        refused=[({"target": 1.5}, "target"), ({"scaler": -1}, "scaler"), ({"whole_model": True}, "must be false")],
+        refused=[
+            ({"target": 1.5}, "target"),
+            ({"scaler": -1}, "scaler"),
+            ({"whole_model": True}, "must be false"),
+        ],
     ),
-    Row("fedcr_fedema_drift", settings(divergence="local_drift", selective=True, client_classifier="stale"), TOY),
+    Row(
+        "fedcr_fedema_drift",
+        settings(divergence="local_drift", selective=True, client_classifier="stale"),
+        TOY,
+    ),
 ]
 
 
@@ -115,7 +123,11 @@ def learner_of(method: FedCRFedEma) -> Learner:
         torch.manual_seed(0)
         return method.network(MLP(hidden=(7,)).build((4, 4, 1), 3))
 
-    return Learner(build, LocalTraining(optimizer="adam", lr=0.01, batch_size=8, drop_last=True), Normalisation())
+    return Learner(
+        build,
+        LocalTraining(optimizer="adam", lr=0.01, batch_size=8, drop_last=True),
+        Normalisation(),
+    )
 
 
 def client_of(learner: Learner, state: Mapping[str, Any], samples: int = 20) -> Client:
@@ -212,10 +224,20 @@ def test_a_visit_without_a_step_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("selective", "same"), [(True, True), (False, False)])
-def test_without_two_visits_in_a_row_it_is_fedcr(selective: bool, same: bool, tmp_path: Path) -> None:
-    """The cohorts of this seed are client 0, client 1 and client 0 again: selective mixing overwrites each time."""
-    alone = {**TOY, "training": {**TOY["training"], "clients_per_round": 1, "rounds": 4}, "seeds": {"training": 1}}
-    rows = [Row("plain", {**settings(), "name": "fedcr"}, alone), Row("other", settings(selective=selective), alone)]
+def test_without_two_visits_in_a_row_it_is_fedcr(
+    selective: bool, same: bool, tmp_path: Path
+) -> None:
+    """The cohorts of this seed are client 0, client 1 and client 0 again: selective mixing
+    overwrites each time."""
+    alone = {
+        **TOY,
+        "training": {**TOY["training"], "clients_per_round": 1, "rounds": 4},
+        "seeds": {"training": 1},
+    }
+    rows = [
+        Row("plain", {**settings(), "name": "fedcr"}, alone),
+        Row("other", settings(selective=selective), alone),
+    ]
     runs = [run_toy(toy_config(row, tmp_path), directory=row.name) for row in rows]
     assert [runs[0][1].sample(t) for t in range(1, 4)] == [[0], [1], [0]]
     assert (runs[0][0].sha256 == runs[1][0].sha256) == same
@@ -223,7 +245,9 @@ def test_without_two_visits_in_a_row_it_is_fedcr(selective: bool, same: bool, tm
 
 def test_shares_are_logged_and_traffic_is_that_of_fedcr(tmp_path: Path) -> None:
     own, _ = run_toy(toy_config(ROWS[0], tmp_path), directory="own")
-    plain, _ = run_toy(toy_config(Row("plain", {**settings(), "name": "fedcr"}, TOY), tmp_path), directory="plain")
+    plain, _ = run_toy(
+        toy_config(Row("plain", {**settings(), "name": "fedcr"}, TOY), tmp_path), directory="plain"
+    )
     for here, there in zip(own.history, plain.history, strict=True):
         for way in ("cost/up_mb", "cost/down_mb"):
             assert here["metrics"][way] == there["metrics"][way]

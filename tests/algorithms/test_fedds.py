@@ -1,4 +1,5 @@
-"""FedDS: from votes on public images to weights. The EM itself is held to its numbers where it stands."""
+"""FedDS: from votes on public images to weights. The EM itself is held to its numbers where it
+stands."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.algorithms import METHODS
-from rayfl.algorithms.dawid_skene import DawidSkeneWeighting, vote
 from rayfl.algorithms.fedavg import FedAvg
 from rayfl.algorithms.fedds import FedDS
-from rayfl.algorithms.weighting import BySize
-from rayfl.config import load_config
+from rayfl.algorithms.parts.dawid_skene_weighting import DawidSkeneWeighting, vote
+from rayfl.algorithms.parts.weighting import BySize
+from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
 from rayfl.fleet.base import Spec, Streams
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import Replies, Shard
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.protocol import Replies, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_fedavg import leave
 from tests.algorithms.test_scaffold import toy_fleet
@@ -61,7 +62,8 @@ A = np.array([[0, 0, 0], [0, 0, 1], [0, 0, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]])
 
 
 class Ballot(nn.Module):
-    """Logits are the weights of the pixels that are lit: a model is a table of logits, a column an image."""
+    """Logits are the weights of the pixels that are lit: a model is a table of logits, a column an
+    image."""
 
     def __init__(self, images: int, classes: int) -> None:
         super().__init__()
@@ -72,8 +74,11 @@ class Ballot(nn.Module):
         return logits
 
 
-def cast(votes: NDArray[np.int64], classes: int, also: Sequence[Any] = ()) -> tuple[Replies, InlineFleet]:
-    """Replies whose models vote like this (and some that are given as they are), on a fleet with those images."""
+def cast(
+    votes: NDArray[np.int64], classes: int, also: Sequence[Any] = ()
+) -> tuple[Replies, InlineFleet]:
+    """Replies whose models vote like this (and some that are given as they are), on a fleet with
+    those images."""
     images, clients = votes.shape
     lit = (255 * np.eye(images, dtype=np.uint8)).reshape(images, 1, images, 1)
     everybody = clients + len(also)
@@ -85,7 +90,9 @@ def cast(votes: NDArray[np.int64], classes: int, also: Sequence[Any] = ()) -> tu
         return Learner(lambda: Ballot(images, classes), LocalTraining(), Normalisation())
 
     fleet = InlineFleet(Spec(make, Streams(0), cohort=everybody), holdings)
-    models = {client: np.eye(classes)[votes[:, client]].T.ravel().tolist() for client in range(clients)}
+    models = {
+        client: np.eye(classes)[votes[:, client]].T.ravel().tolist() for client in range(clients)
+    }
     models |= {clients + i: np.ravel(model).tolist() for i, model in enumerate(also)}
     return fleet.map(leave, range(everybody), models=models), fleet
 
@@ -107,7 +114,9 @@ def shares(r: Sequence[float]) -> list[float]:
     ],
     ids=str,
 )
-def test_weights_follow_the_votes(settings: dict[str, Any], reliabilities: tuple[float, ...]) -> None:
+def test_weights_follow_the_votes(
+    settings: dict[str, Any], reliabilities: tuple[float, ...]
+) -> None:
     """Every knob reaches the EM, and weights are shares of its reliabilities."""
     got, fleet = cast(A, 2)
     weights = DawidSkeneWeighting(**settings)(got, fleet)
@@ -127,7 +136,9 @@ def test_three_classes_and_four_clients() -> None:
     rows = ["0001", "0022", "1110", "1101", "2220", "2021", "2212", "0100", "1112"]
     got, fleet = cast(np.array([[int(c) for c in row] for row in rows]), 3)
     weights = DawidSkeneWeighting()(got, fleet)
-    assert list(weights.values()) == pytest.approx(shares([1.0, 0.777777, 0.666667, 0.333334]), abs=2e-6)
+    assert list(weights.values()) == pytest.approx(
+        shares([1.0, 0.777777, 0.666667, 0.333334]), abs=2e-6
+    )
     assert fleet.take_logged()["reliability/em_iterations"] == 19
 
 
@@ -149,11 +160,14 @@ def test_what_is_logged() -> None:
 
 @pytest.mark.parametrize("classes", [2, 5, 300])
 def test_classes_are_the_networks_outputs(classes: int) -> None:
-    """Classes that nobody predicts count in the mean of the diagonal: here 2 of `classes` are known."""
+    """Classes that nobody predicts count in the mean of the diagonal: here 2 of `classes` are
+    known."""
     got, fleet = cast(np.array([[0, 0], [1, 1], [classes - 1, classes - 1]]), classes)
     DawidSkeneWeighting()(got, fleet)
     predicted = len({0, 1, classes - 1})
-    assert fleet.take_estimates()["reliability"] == pytest.approx(dict.fromkeys(range(2), predicted / classes))
+    assert fleet.take_estimates()["reliability"] == pytest.approx(
+        dict.fromkeys(range(2), predicted / classes)
+    )
 
 
 @pytest.mark.parametrize("votes", [[0, 1, 2, 0], [1, 1, 1, 1]])
@@ -161,7 +175,9 @@ def test_equal_votes_make_the_plain_mean(votes: list[int]) -> None:
     got, fleet = cast(np.array([votes] * 3).T, 3, also=[])
     weights = DawidSkeneWeighting()(got, fleet)
     assert list(weights.values()) == pytest.approx([1 / 3] * 3, abs=1e-12)
-    np.testing.assert_allclose(fleet.get(got.mean(weights)), fleet.get(got.mean(dict.fromkeys(range(3), 1.0))), 1e-6)
+    np.testing.assert_allclose(
+        fleet.get(got.mean(weights)), fleet.get(got.mean(dict.fromkeys(range(3), 1.0))), 1e-6
+    )
 
 
 def test_one_participant_has_all_the_weight() -> None:
@@ -173,7 +189,9 @@ def test_one_participant_has_all_the_weight() -> None:
 def test_models_are_averaged_by_reliability() -> None:
     _, fleet = cast(A, 2)
     got = fleet.map(leave, range(3), models={0: [1.0, 2.0], 1: [0.0, 4.0], 2: [6.0, -3.0]})
-    np.testing.assert_allclose(fleet.get(got.mean({0: 0.9, 1: 0.6, 2: 0.3})), [1.5, 11 / 6], rtol=1e-6)
+    np.testing.assert_allclose(
+        fleet.get(got.mean({0: 0.9, 1: 0.6, 2: 0.3})), [1.5, 11 / 6], rtol=1e-6
+    )
 
 
 def test_a_client_that_always_says_the_same_is_as_good_as_chance() -> None:
@@ -195,7 +213,9 @@ def test_a_model_that_is_not_finite_does_not_vote(bad: float) -> None:
     got, fleet = cast(A, 2, also=[np.full((2, 6), bad)])
     assert got.diverged == (3,)
     assert list(got) == list(alone)
-    assert list(DawidSkeneWeighting()(got, fleet).values()) == pytest.approx([0.461537, 0.384616, 0.153847], abs=2e-6)
+    assert list(DawidSkeneWeighting()(got, fleet).values()) == pytest.approx(
+        [0.461537, 0.384616, 0.153847], abs=2e-6
+    )
 
 
 def test_a_model_that_overflows_votes_for_class_zero() -> None:
@@ -230,7 +250,9 @@ def test_votes_are_cast_in_evaluation_mode() -> None:
 @pytest.mark.parametrize("host", ["fedavg", "fedprox", "scaffold", "moon", "fedds"])
 def test_every_host_refuses_a_federation_without_public_images(host: str, tmp_path: Path) -> None:
     config = toy_config(Row("no public", {"name": host, "weighting": "dawid_skene"}), tmp_path)
-    with pytest.raises(ConfigError, match=r"'dawid_skene' needs the set 'public'; .* Set split.public"):
+    with pytest.raises(
+        ConfigError, match=r"'dawid_skene' needs the set 'public'; .* Set split.public"
+    ):
         run_toy(config)
 
 
@@ -243,7 +265,13 @@ def test_every_host_has_dawid_skene_weights(host: str, tmp_path: Path) -> None:
     outcome, _ = run_toy(shortened(weighted, 1), directory="weighted")
     before, after = plain.history[0]["metrics"], outcome.history[0]["metrics"]
     assert after["cost/server_forward"] - before["cost/server_forward"] == 4 * 72
-    for name in ("cost/up_mb", "cost/down_mb", "cost/forward", "cost/backward", "cost/server_backward"):
+    for name in (
+        "cost/up_mb",
+        "cost/down_mb",
+        "cost/forward",
+        "cost/backward",
+        "cost/server_backward",
+    ):
         assert after[name] == before[name]
     assert outcome.sha256 != plain.sha256
 
@@ -267,12 +295,19 @@ def test_fedds_is_fedavg_with_another_default() -> None:
     assert FedDS.round is FedAvg.round
 
 
-@pytest.mark.parametrize(("name", "partition"), [("fedds_mnist", "Iid"), ("fedds_mnist_dirichlet", "Dirichlet")])
+@pytest.mark.parametrize(
+    ("name", "partition"), [("fedds_mnist", "Iid"), ("fedds_mnist_dirichlet", "Dirichlet")]
+)
 def test_the_papers_settings(name: str, partition: str) -> None:
     config = load_config(PAPER / f"{name}.yaml")
     training = config.training
     assert (config.clients, training.rounds, training.cohort(100)) == (100, 100, 10)
-    assert (training.epochs, training.batch_size, training.lr, training.momentum) == (5, 64, 0.01, 0.9)
+    assert (training.epochs, training.batch_size, training.lr, training.momentum) == (
+        5,
+        64,
+        0.01,
+        0.9,
+    )
     assert training.weight_decay == 0
     assert type(config.partition).__name__ == partition
     assert config.method == FedDS(weighting=DawidSkeneWeighting(iterations=500, tol=1e-5))

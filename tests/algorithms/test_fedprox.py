@@ -17,9 +17,9 @@ from rayfl.errors import ConfigError
 from rayfl.fleet.base import Spec, Streams
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import Client
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.protocol import Client
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 PUBLIC = {"split": {"public": 0.2}}
@@ -56,13 +56,17 @@ class OneNumber(nn.Module):
         return self.number.expand(len(x), 1)
 
 
-def fleet_of_numbers(sizes: Sequence[int], cohort: int | None = None, **training: Any) -> InlineFleet:
+def fleet_of_numbers(
+    sizes: Sequence[int], cohort: int | None = None, **training: Any
+) -> InlineFleet:
     """Clients that train one number; the label of every sample is the id of its client."""
     settings = LocalTraining(**{"batch_size": 1, "lr": 0.1, **training})
     total, offsets = sum(sizes), np.cumsum([0, *sizes])
     owner = np.repeat(np.arange(len(sizes)), sizes)
     holdings = Holdings(np.zeros((total, 1, 1, 1), np.uint8), owner, np.arange(total), offsets)
-    spec = Spec(lambda: Learner(OneNumber, settings, Normalisation()), Streams(0), cohort or len(sizes))
+    spec = Spec(
+        lambda: Learner(OneNumber, settings, Normalisation()), Streams(0), cohort or len(sizes)
+    )
     return InlineFleet(spec, holdings)
 
 
@@ -82,7 +86,9 @@ def quadratic(a: Sequence[float], b: Sequence[float]) -> Objective:
     return lambda number, client: curvature[client] / 2 * (number - minimum[client]) ** 2
 
 
-def played(method: FedAvg, fleet: InlineFleet, rounds: int, start: Sequence[float] = (0.0,)) -> list[Global]:
+def played(
+    method: FedAvg, fleet: InlineFleet, rounds: int, start: Sequence[float] = (0.0,)
+) -> list[Global]:
     """The method's state after every round."""
     states = [method.init(fleet, fleet.put(np.array(start, np.float32)))]
     for fleet.round in range(rounds):
@@ -97,14 +103,23 @@ def number(fleet: InlineFleet, state: Global) -> float:
 
 @pytest.mark.parametrize(
     ("mu", "momentum", "path"),
-    [(0.5, 0.0, [0.2, 0.35, 0.4625]), (0.0, 0.0, [0.2, 0.36, 0.488]), (0.5, 0.9, [0.2, 0.53, 0.8945])],
+    [
+        (0.5, 0.0, [0.2, 0.35, 0.4625]),
+        (0.0, 0.0, [0.2, 0.36, 0.488]),
+        (0.5, 0.9, [0.2, 0.53, 0.8945]),
+    ],
 )
-def test_steps_on_a_parabola(mu: float, momentum: float, path: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """(a/2)(w - b)^2 with a = 2, b = 1 from w = 0 with lr 0.1: each gradient is 2 (w - 1) + mu w."""
+def test_steps_on_a_parabola(
+    mu: float, momentum: float, path: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(a/2)(w - b)^2 with a = 2, b = 1 from w = 0 with lr 0.1: each gradient is 2 (w - 1) + mu
+    w."""
     minimise(monkeypatch, quadratic([2.0], [1.0]))
     for steps, expected in enumerate(path, start=1):
         fleet = fleet_of_numbers([1], epochs=steps, momentum=momentum)
-        assert number(fleet, played(FedProx(mu=mu), fleet, 1)[0]) == pytest.approx(expected, abs=1e-6)
+        assert number(fleet, played(FedProx(mu=mu), fleet, 1)[0]) == pytest.approx(
+            expected, abs=1e-6
+        )
 
 
 @pytest.mark.parametrize(("start", "rest"), [(0.0, 0.8), (0.3, 0.86)])
@@ -119,7 +134,8 @@ def test_rests_between_its_minimum_and_the_broadcast_model(
 
 
 def test_the_anchor_is_the_model_of_this_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From round to round the rest wanders to the minimum: 0.8, then (2 + 0.5 * 0.8) / 2.5 = 0.96, ..."""
+    """From round to round the rest wanders to the minimum: 0.8, then (2 + 0.5 * 0.8) / 2.5 = 0.96,
+    ..."""
     minimise(monkeypatch, quadratic([2.0], [1.0]))
     fleet = fleet_of_numbers([1], epochs=100)
     found = [number(fleet, state) for state in played(FedProx(mu=0.5), fleet, 3)]
@@ -131,7 +147,9 @@ def test_the_first_step_is_that_of_fedavg(mu: float, tmp_path: Path) -> None:
     """At the anchor the proximal term has no gradient."""
     row = Row("one step", {"name": "fedavg"}, config={"training": {"steps": 1}})
     plain, _ = run_toy(shortened(toy_config(row, tmp_path), 1), directory="plain")
-    near, _ = run_toy(shortened(toy_config(row, tmp_path, {"name": "fedprox", "mu": mu}), 1), directory="near")
+    near, _ = run_toy(
+        shortened(toy_config(row, tmp_path, {"name": "fedprox", "mu": mu}), 1), directory="near"
+    )
     assert near.sha256 == plain.sha256
 
 
@@ -151,7 +169,9 @@ def test_the_pull_is_the_gradient_of_the_penalty() -> None:
     assert penalty.item() == pytest.approx(0.0035)
     assert difference.grad is not None
     torch.testing.assert_close(gradient - 1, difference.grad, atol=1e-6, rtol=0)
-    torch.testing.assert_close(gradient - 1, torch.tensor([0.005, -0.010, 0.015]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        gradient - 1, torch.tensor([0.005, -0.010, 0.015]), atol=1e-6, rtol=0
+    )
 
 
 def test_batchnorm_statistics_are_not_pulled() -> None:
@@ -165,7 +185,9 @@ def test_batchnorm_statistics_are_not_pulled() -> None:
 
 
 @pytest.mark.parametrize(("mu", "furthest"), [(9.0, 0.19), (99.0, 0.02), (999.0, 0.0021)])
-def test_a_strong_pull_freezes_the_model(mu: float, furthest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strong_pull_freezes_the_model(
+    mu: float, furthest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     minimise(monkeypatch, quadratic([2.0], [1.0]))
     fleet = fleet_of_numbers([1], epochs=50, lr=0.9 / mu)
     assert 0 < number(fleet, played(FedProx(mu=mu), fleet, 1)[0]) <= furthest
@@ -174,19 +196,28 @@ def test_a_strong_pull_freezes_the_model(mu: float, furthest: float, monkeypatch
 @pytest.mark.parametrize("mu", [5.0, 80.0])
 def test_a_pull_that_overshoots_is_refused(mu: float, tmp_path: Path) -> None:
     config = toy_config(ROWS[0], tmp_path, {"name": "fedprox", "mu": mu})
-    with pytest.raises(ConfigError, match=rf"mu \* training.lr of FedProx is below 1; got {mu:g} \* 0.2"):
+    with pytest.raises(
+        ConfigError, match=rf"mu \* training.lr of FedProx is below 1; got {mu:g} \* 0.2"
+    ):
         run_toy(config)
 
 
 def test_adam_takes_any_pull(tmp_path: Path) -> None:
-    config = toy_config(ROWS[0], tmp_path, {"name": "fedprox", "mu": 80.0}, training={"optimizer": "adam"})
+    config = toy_config(
+        ROWS[0], tmp_path, {"name": "fedprox", "mu": 80.0}, training={"optimizer": "adam"}
+    )
     outcome, _ = run_toy(shortened(config, 1))
     assert np.isfinite(outcome.models[None]).all()
 
 
 def test_costs_what_fedavg_costs(tmp_path: Path) -> None:
     near, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path), 1), directory="near")
-    plain, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), 1), directory="plain")
-    costs = [{k: v for k, v in run.history[0]["metrics"].items() if "cost/" in k} for run in (near, plain)]
+    plain, _ = run_toy(
+        shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), 1), directory="plain"
+    )
+    costs = [
+        {k: v for k, v in run.history[0]["metrics"].items() if "cost/" in k}
+        for run in (near, plain)
+    ]
     assert costs[0] == costs[1]
     assert costs[0]["cost/forward"] > 0

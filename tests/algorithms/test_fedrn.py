@@ -12,9 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from rayfl.algorithms import fedrn
-from rayfl.algorithms.fedrn import FedRN, Opinion, Roster, head_tuned, opinion, train, train_on_clean
+from rayfl.algorithms.fedrn import (
+    FedRN,
+    Opinion,
+    Roster,
+    head_tuned,
+    opinion,
+    train,
+    train_on_clean,
+)
 from rayfl.estimate.mixture import LossMixture
-from rayfl.fleet.seam import Client, Out, Vector
 from rayfl.learn.fit import fit, outputs, sample_losses
 from rayfl.learn.learner import Learner
 from rayfl.learn.resident import Resident
@@ -22,6 +29,7 @@ from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.cnn import CNN4, VGG
 from rayfl.models.mlp import MLP
 from rayfl.models.network import Architecture, Network, initialise
+from rayfl.protocol import Client, Out, Vector
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_fedavg import fleet_of
 
@@ -54,16 +62,23 @@ ROWS = [
 
 ACCURACY = [0.55, 0.90, 0.40, 0.70, 0.65]
 SOFTMAX = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1], [0.65, 0.25, 0.1], [0.2, 0.2, 0.6]]
-PROFILE = {c: (a, np.log(q).astype(np.float32)) for c, (a, q) in enumerate(zip(ACCURACY, SOFTMAX, strict=True))}
+PROFILE = {
+    c: (a, np.log(q).astype(np.float32))
+    for c, (a, q) in enumerate(zip(ACCURACY, SOFTMAX, strict=True))
+}
 POSTERIORS = [[0.9, 0.4, 0.6, 0.1], [0.8, 0.7, 0.2, 0.3], [0.95, 0.55, 0.45, 0.05]]
 RELIABLE = {"mixture": LossMixture(), "threshold": 0.5}
 
 
-def learner_of(spec: Architecture, side: int = 4, channels: int = 1, classes: int = 4, **training: Any) -> Learner:
+def learner_of(
+    spec: Architecture, side: int = 4, channels: int = 1, classes: int = 4, **training: Any
+) -> Learner:
     def build() -> Network:
         return initialise(spec, (side, side, channels), classes, seed=0)
 
-    return Learner(build, LocalTraining(**{"lr": 0.1, "batch_size": 8, **training}), Normalisation(), "cpu", 16)
+    return Learner(
+        build, LocalTraining(**{"lr": 0.1, "batch_size": 8, **training}), Normalisation(), "cpu", 16
+    )
 
 
 def weights(learner: Learner, seed: int) -> Vector:
@@ -72,7 +87,9 @@ def weights(learner: Learner, seed: int) -> Vector:
     return (start + np.random.default_rng(seed).normal(0, 0.1, start.shape)).astype(np.float32)
 
 
-def client_of(learner: Learner, samples: int = 40, state: dict[str, Any] | None = None, side: int = 4) -> Client:
+def client_of(
+    learner: Learner, samples: int = 40, state: dict[str, Any] | None = None, side: int = 4
+) -> Client:
     rng = np.random.default_rng(7)
     channels = 3 if side > 4 else 1
     x = rng.integers(0, 256, (samples, side, side, channels), dtype=np.uint8)
@@ -89,7 +106,9 @@ def toy_client(samples: int = 40, own: int | None = 1, **training: Any) -> tuple
 
 def visit(client: Client, w: Vector, peers: Sequence[Vector] = (), **settings: Any) -> Out:
     trust = settings.pop("trust", [1.0] * (len(peers) + 1))
-    return train_on_clean(client, w=w, peers=peers, trust=trust, **{**RELIABLE, "fine_tune": False, **settings})
+    return train_on_clean(
+        client, w=w, peers=peers, trust=trust, **{**RELIABLE, "fine_tune": False, **settings}
+    )
 
 
 def model_of(out: Out) -> Vector:
@@ -106,8 +125,11 @@ def filtered(client: Client, model: Vector) -> NDArray[np.bool_]:
 # -- who is a neighbour ----------------------------------------------------------------------------------------
 
 
-def neighbours_of(method: FedRN, target: int, profile: dict[int, Any], t: int = 5) -> tuple[list[int], list[float]]:
-    """Ids of a client's neighbours (their stored models are those ids), and the trust that goes with them."""
+def neighbours_of(
+    method: FedRN, target: int, profile: dict[int, Any], t: int = 5
+) -> tuple[list[int], list[float]]:
+    """Ids of a client's neighbours (their stored models are those ids), and the trust that goes
+    with them."""
     fleet = fleet_of([4] * 5)
     fleet.map(stored_id, range(5))
     found = method.neighbourhoods([target], Roster.of(fleet.clients, profile), fleet, t)[target]
@@ -118,7 +140,9 @@ def stored_id(client: Client) -> Out:
     return Out(state={"w": np.array([client.id], np.float32)})
 
 
-@pytest.mark.parametrize(("alpha", "order"), [(0.6, [3, 1, 2, 4]), (0.0, [3, 2, 4, 1]), (1.0, [1, 3, 4, 2])])
+@pytest.mark.parametrize(
+    ("alpha", "order"), [(0.6, [3, 1, 2, 4]), (0.0, [3, 2, 4, 1]), (1.0, [1, 3, 4, 2])]
+)
 def test_neighbours_come_by_reliability(alpha: float, order: list[int]) -> None:
     assert neighbours_of(FedRN(k=4, alpha=alpha), 0, PROFILE)[0] == order
     assert neighbours_of(FedRN(k=9, alpha=alpha), 0, PROFILE)[0] == order
@@ -143,7 +167,8 @@ def test_clients_that_never_took_part_are_no_neighbours(missing: int) -> None:
     assert missing not in peers
     assert len(peers) == (4 if missing == 0 else 3)
     if missing == 0:
-        # Half an expert, wholly similar to itself, unlike everybody else: the order is by expertise alone.
+        # Half an expert, wholly similar to itself, unlike everybody else: the order is by expertise
+        # alone.
         assert trust == pytest.approx([0.6 * 0.5 + 0.4, 0.6, 0.36, 0.3, 0.0])
         assert peers == [1, 3, 4, 2]
 
@@ -167,7 +192,9 @@ def test_expertise_ignores_the_target_and_similarity_the_accuracy() -> None:
 def test_logits_and_softmax_rank_differently() -> None:
     answers = [[2.0, 0.0, -1.0], [4.0, 2.0, 1.0], [2.0, 0.5, -1.0]]
     roster = Roster.of(range(3), {c: (0.5, np.array(q, np.float32)) for c, q in enumerate(answers)})
-    by_softmax, by_logits = (FedRN(alpha=0.0, similarity_on=on).scores(roster)[0] for on in ("softmax", "logits"))
+    by_softmax, by_logits = (
+        FedRN(alpha=0.0, similarity_on=on).scores(roster)[0] for on in ("softmax", "logits")
+    )
     assert by_softmax[1] == pytest.approx(1.0)
     assert by_logits[1] == 0.0 < by_logits[2]
 
@@ -255,7 +282,9 @@ def test_report_is_of_all_samples_and_the_new_model() -> None:
     right = outputs(client.learner, model, client.x).argmax(axis=1) == client.y
     assert out.report["acc"] == right.mean()
     assert out.report["n"] == 40
-    noise = torch.from_numpy(np.random.default_rng(fedrn.PROBE_SEED).standard_normal((1, 1, 4, 4), dtype=np.float32))
+    noise = torch.from_numpy(
+        np.random.default_rng(fedrn.PROBE_SEED).standard_normal((1, 1, 4, 4), dtype=np.float32)
+    )
     with torch.no_grad():
         expected = client.learner.resident(model).net.eval()(noise)[0].numpy()
     assert np.array_equal(out.report["q"], expected)
@@ -265,7 +294,9 @@ def test_nobody_elses_data_or_place_changes_the_answer() -> None:
     here, there = (learner_of(MLP(hidden=(8,))) for _ in range(2))
     w = weights(here, 3)
     here.resident(weights(here, 4)).net.train()
-    assert np.array_equal(fedrn.answer_to_probe(here, w, (4, 4, 1)), fedrn.answer_to_probe(there, w, (4, 4, 1)))
+    assert np.array_equal(
+        fedrn.answer_to_probe(here, w, (4, 4, 1)), fedrn.answer_to_probe(there, w, (4, 4, 1))
+    )
 
 
 # -- fine-tuning heads -----------------------------------------------------------------------------------------
@@ -278,7 +309,9 @@ def changed(before: Vector, after: Vector) -> NDArray[np.int64]:
 def head_positions(learner: Learner) -> NDArray[np.int64]:
     resident = learner.resident()
     assert isinstance(resident.net, Network)
-    return np.concatenate([np.arange(span.start, span.stop) for span in resident.span(resident.net.head)])
+    return np.concatenate(
+        [np.arange(span.start, span.stop) for span in resident.span(resident.net.head)]
+    )
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -296,7 +329,9 @@ def test_only_the_head_of_the_papers_network_moves(decay: float) -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_statistics_of_a_frozen_body_stay(optimizer: str) -> None:
     spec = VGG()
-    learner = learner_of(spec, side=8, channels=3, optimizer=optimizer, weight_decay=0.1, momentum=0.9)
+    learner = learner_of(
+        spec, side=8, channels=3, optimizer=optimizer, weight_decay=0.1, momentum=0.9
+    )
     client = client_of(learner, samples=20, side=8)
     peer = weights(learner, 2)
     resident = learner.resident(peer)
@@ -310,7 +345,8 @@ def test_statistics_of_a_frozen_body_stay(optimizer: str) -> None:
 
 @pytest.mark.parametrize("decay", [0.0, 0.05])
 def test_one_epoch_on_the_auxiliary_set(decay: float) -> None:
-    """Softmax regression is all head: fine-tuning must equal one epoch of training on those samples."""
+    """Softmax regression is all head: fine-tuning must equal one epoch of training on those
+    samples."""
     from rayfl.models.mlp import Linear
 
     learner = learner_of(Linear(), epochs=3, momentum=0.5, weight_decay=decay)
@@ -318,7 +354,9 @@ def test_one_epoch_on_the_auxiliary_set(decay: float) -> None:
     samples = np.arange(40) % 3 > 0
     tuned = head_tuned(client, peer, samples)
     once = client.learner.training.model_copy(update={"epochs": 1})
-    np.testing.assert_allclose(tuned, fit(client, peer, keep=samples, training=once), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        tuned, fit(client, peer, keep=samples, training=once), rtol=0, atol=1e-6
+    )
     assert client.learner.passes.take() == (2 * samples.sum(), 2 * samples.sum())
 
 
@@ -327,7 +365,8 @@ def test_every_neighbour_sees_the_same_batches_and_the_clients_stream_stays() ->
     peer = weights(client.learner, 5)
     mask = np.ones(40, np.bool_)
     assert np.array_equal(head_tuned(client, peer, mask), head_tuned(client, peer, mask))
-    # Threshold 1 keeps nothing, so everything: what is left of the neighbours is their use of random numbers.
+    # Threshold 1 keeps nothing, so everything: what is left of the neighbours is their use of
+    # random numbers.
     everything = visit(client, w, peers=[peer], threshold=1.0, fine_tune=True)
     assert np.array_equal(model_of(everything), model_of(train(toy_client()[0], w=w)))
 
@@ -352,11 +391,14 @@ def test_the_auxiliary_set_is_the_own_models_alone(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("k", [0, 1, 2])
 @pytest.mark.parametrize("fine_tune", [True, False])
 def test_passes(k: int, fine_tune: bool) -> None:
-    """F = e s + k a + (k + 1) + 1 and B = e s + k a; without fine-tuning a = 0. s, a: kept and auxiliary shares."""
+    """F = e s + k a + (k + 1) + 1 and B = e s + k a; without fine-tuning a = 0. s, a: kept and
+    auxiliary shares."""
     client, w = toy_client(epochs=3)
     auxiliary = filtered(client, client.state["w"]).sum()
     client.learner.passes.take()
-    out = visit(client, w, peers=[weights(client.learner, 5 + n) for n in range(k)], fine_tune=fine_tune)
+    out = visit(
+        client, w, peers=[weights(client.learner, 5 + n) for n in range(k)], fine_tune=fine_tune
+    )
     trained = 3 * out.state["kept"].sum() + k * fine_tune * auxiliary
     assert client.learner.passes.take() == (trained + (k + 2) * 40, trained)
 
@@ -364,7 +406,14 @@ def test_passes(k: int, fine_tune: bool) -> None:
 @pytest.mark.parametrize(("k", "down"), [(1, 231_316), (2, 346_974)])
 def test_traffic_of_the_papers_network(k: int, down: int, tmp_path: Path) -> None:
     big = {
-        "data": {"name": "blobs", "samples": 24, "test_samples": 4, "classes": 10, "side": 32, "channels": 3},
+        "data": {
+            "name": "blobs",
+            "samples": 24,
+            "test_samples": 4,
+            "classes": 10,
+            "side": 32,
+            "channels": 3,
+        },
         "clients": 3,
         "model": {"name": "cnn4"},
         "training": {"rounds": 2, "clients_per_round": 3, "epochs": 1, "batch_size": 8},
@@ -399,7 +448,9 @@ def test_one_sample_is_clean() -> None:
 def test_a_broken_neighbour_is_left_out(fine_tune: bool) -> None:
     client, w = toy_client()
     good = weights(client.learner, 5)
-    with_broken = visit(client, w, [np.full_like(w, np.nan), good], trust=[0.2, 9.0, 0.3], fine_tune=fine_tune)
+    with_broken = visit(
+        client, w, [np.full_like(w, np.nan), good], trust=[0.2, 9.0, 0.3], fine_tune=fine_tune
+    )
     without = visit(*toy_client(), [good], trust=[0.2, 0.3], fine_tune=fine_tune)
     assert np.array_equal(with_broken.state["kept"], without.state["kept"])
     assert (with_broken.report["dropped"], without.report["dropped"]) == (1, 0)
@@ -440,11 +491,16 @@ def test_tiny_losses_beside_a_narrow_component_are_counted(monkeypatch: pytest.M
 @pytest.mark.parametrize("warmup", [2, 4])
 def test_warm_up_is_federated_averaging(warmup: int, tmp_path: Path) -> None:
     config = toy_config(ROWS[0], tmp_path, {"name": "fedrn", "warmup": warmup})
-    average, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), warmup), directory="average")
+    average, _ = run_toy(
+        shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), warmup), directory="average"
+    )
     warm, _ = run_toy(shortened(config, warmup), directory="warm")
     after, _ = run_toy(config, directory="after")
     assert warm.sha256 == average.sha256
-    tests = [[r["metrics"]["test/loss"] for r in outcome.history[:warmup]] for outcome in (average, warm, after)]
+    tests = [
+        [r["metrics"]["test/loss"] for r in outcome.history[:warmup]]
+        for outcome in (average, warm, after)
+    ]
     assert tests[0] == tests[1] == tests[2]
 
 
@@ -465,8 +521,13 @@ def test_what_a_run_shows(tmp_path: Path) -> None:
 def test_selection_raises_label_precision_in_every_round(tmp_path: Path) -> None:
     selected, _ = run_toy(toy_config(ROWS[0], tmp_path), directory="selected")
     # The same cohorts, everything kept: precision is the share of right labels.
-    everything, _ = run_toy(toy_config(ROWS[0], tmp_path, {"name": "fedrn", "warmup": 6}), directory="all")
-    pairs = [(a["metrics"], b["metrics"]) for a, b in zip(selected.history, everything.history, strict=True)]
+    everything, _ = run_toy(
+        toy_config(ROWS[0], tmp_path, {"name": "fedrn", "warmup": 6}), directory="all"
+    )
+    pairs = [
+        (a["metrics"], b["metrics"])
+        for a, b in zip(selected.history, everything.history, strict=True)
+    ]
     gains = [a["labels/precision"] - b["labels/precision"] for a, b in pairs]
     assert gains[:2] == [0.0, 0.0]
     assert min(gains[2:]) > 0.1
@@ -482,6 +543,14 @@ def test_strangers_are_blank_in_the_picture(tmp_path: Path) -> None:
 
 
 def test_alpha_and_k_matter(tmp_path: Path) -> None:
-    settings = [QUICK, {**QUICK, "k": 0}, {**QUICK, "alpha": 0.0}, {**QUICK, "neighbours": "random"}]
-    runs = [run_toy(toy_config(ROWS[0], tmp_path, each), directory=f"{i}")[0] for i, each in enumerate(settings)]
+    settings = [
+        QUICK,
+        {**QUICK, "k": 0},
+        {**QUICK, "alpha": 0.0},
+        {**QUICK, "neighbours": "random"},
+    ]
+    runs = [
+        run_toy(toy_config(ROWS[0], tmp_path, each), directory=f"{i}")[0]
+        for i, each in enumerate(settings)
+    ]
     assert len({run.sha256 for run in runs}) == len(settings)

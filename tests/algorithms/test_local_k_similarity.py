@@ -1,4 +1,5 @@
-"""The local K-similarity constraint: the step against its equations, the encoder's two views, and what is cached."""
+"""The local K-similarity constraint: the step against its equations, the encoder's two views, and
+what is cached."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.algorithms.local_k_similarity import LocalKSimilarity, at_this_place, train
-from rayfl.assembly import holdings_of, spec_of
 from rayfl.component import component
-from rayfl.config import Config, load_config, merge
+from rayfl.config.schema import Config, load_config, merge
 from rayfl.errors import ConfigError
-from rayfl.features import share_features
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.placement import Placement
-from rayfl.fleet.seam import SERVER, Client, Out, Vector
+from rayfl.fleet.on_ray.placement import Placement
 from rayfl.learn.losses import nearest_in_batch
 from rayfl.learn.resident import Resident
 from rayfl.models.encoders.base import Sight, TorchEncoder, fingerprint
 from rayfl.models.network import Network, Shape
+from rayfl.protocol import SERVER, Client, Out, Vector
+from rayfl.run.assembly import holdings_of, spec_of
+from rayfl.run.features import share_features
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -44,13 +45,16 @@ class TinyEncoder:
         with torch.no_grad():
             convolution.weight.normal_(generator=torch.Generator().manual_seed(self.seed))
         network = nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
-        return TorchEncoder(f"tiny {self.seed}", network, shape, Sight(mean=(0.5,) * 3, std=(0.25,) * 3))
+        return TorchEncoder(
+            f"tiny {self.seed}", network, shape, Sight(mean=(0.5,) * 3, std=(0.25,) * 3)
+        )
 
 
 TINY = {"name": f"{__name__}:TinyEncoder"}
 METHOD = {"name": "local_k_similarity", "encoder": "pixels"}
 BATCH = {"name": "local_k_similarity", "encoder": TINY, "view": "batch"}
-# the gradient of the constraint grows as features shrink: without normalisation the toy's rate kills a small network
+# the gradient of the constraint grows as features shrink: without normalisation the toy's rate
+# kills a small network
 NORMALISED = {
     "model": {"name": "cnn4", "widths": [8, 8]},
     "training": {"batch_size": 32, "lr": 0.1},
@@ -77,7 +81,10 @@ ROWS = [
         BATCH,
         config=merge(
             NORMALISED,
-            {"model": {"widths": [16, 16]}, "training": {"augment": {"name": "crop_flip", "padding": 0, "flip": 0.5}}},
+            {
+                "model": {"widths": [16, 16]},
+                "training": {"augment": {"name": "crop_flip", "padding": 0, "flip": 0.5}},
+            },
         ),
         floor=0.85,
         neutral={**BATCH, "strength": 0},
@@ -97,14 +104,17 @@ def toy(method: Mapping[str, Any], folder: Path, **more: Any) -> Config:
 def fleet_of(config: Config, place: str = "inline") -> tuple[BaseFleet, str, Shape]:
     """The fleet of a configuration, with the hash of its dataset and the shape of its images."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
-    holdings, spec = holdings_of(config, dataset, scenario), spec_of(config, dataset, scenario, "cpu")
+    holdings, spec = (
+        holdings_of(config, dataset, scenario),
+        spec_of(config, dataset, scenario, "cpu"),
+    )
     shape, sha256 = dataset.shape, scenario.dataset.sha256
     if place == "inline":
         return InlineFleet(spec, holdings), sha256, shape
     import ray
 
-    from rayfl.fleet.ray_fleet import RayFleet
-    from rayfl.fleet.ray_places import Hiring
+    from rayfl.fleet.on_ray.hiring import Hiring
+    from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
     hiring = Hiring(ray.put(spec), ray.put(holdings), Placement(actors=3, cpus=0.5))
     return RayFleet(spec, holdings, hiring), sha256, shape
@@ -127,7 +137,9 @@ def constraint(z: Tensor, reference: Tensor, k: int, temperature: float, self_in
         distance = (unit - unit[j]).norm(dim=1)
         nearest = sorted(others, key=distance.tolist().__getitem__)[:k]
         pull = sum(torch.exp(z[j] @ z[i] / temperature) for i in nearest)
-        whole = sum(torch.exp(z[j] @ z[i] / temperature) for i in (range(len(z)) if self_in else others))
+        whole = sum(
+            torch.exp(z[j] @ z[i] / temperature) for i in (range(len(z)) if self_in else others)
+        )
         losses.append(-torch.log(torch.as_tensor(pull / whole)))
     return torch.stack(losses)
 
@@ -143,8 +155,11 @@ FLIP = {"name": "crop_flip", "padding": 0, "flip": 1.0}
         {"k": 2, "temperature": 0.5, "strength": 1.5, "self_in_denominator": False},
     ],
 )
-def test_a_step_goes_down_the_gradient_of_the_paper(settings: dict[str, Any], view: str, tmp_path: Path) -> None:
-    """Under a flip that is certain, the batch view sees flipped images and the cached view the clean ones."""
+def test_a_step_goes_down_the_gradient_of_the_paper(
+    settings: dict[str, Any], view: str, tmp_path: Path
+) -> None:
+    """Under a flip that is certain, the batch view sees flipped images and the cached view the
+    clean ones."""
     training = {"batch_size": 60, "epochs": 1, "lr": 0.5, "momentum": 0.0, "augment": FLIP}
     config = toy({**BATCH, "view": view, **settings}, tmp_path, training=training)
     fleet, sha256, shape = fleet_of(config)
@@ -166,7 +181,9 @@ def test_a_step_goes_down_the_gradient_of_the_paper(settings: dict[str, Any], vi
     z = net.features(torch.from_numpy(flipped).permute(0, 3, 1, 2) / 255)
     wrong = nn.functional.cross_entropy(net.head(z), torch.from_numpy(np.array(shard.y)))
     k, temperature, strength, self_in = settings.values()
-    (wrong + strength * constraint(z, reference.double(), k, temperature, self_in).mean()).backward()
+    (
+        wrong + strength * constraint(z, reference.double(), k, temperature, self_in).mean()
+    ).backward()
     np.testing.assert_allclose(trained, start - 0.5 * resident.gradient.numpy(), atol=2e-6)
     assert np.abs(trained - start).max() > 0.01
 
@@ -189,7 +206,9 @@ def test_without_strength_no_encoder_has_an_influence(seed: int, tmp_path: Path)
     assert neutral.sha256 == fedavg.sha256
 
 
-@pytest.mark.parametrize("change", [{"k": 2}, {"temperature": 1.0}, {"self_in_denominator": False}, {"strength": 1.0}])
+@pytest.mark.parametrize(
+    "change", [{"k": 2}, {"temperature": 1.0}, {"self_in_denominator": False}, {"strength": 1.0}]
+)
 def test_every_setting_counts(change: dict[str, Any], tmp_path: Path) -> None:
     one, _ = run_toy(shortened(toy(METHOD, tmp_path), 1), directory="one")
     other, _ = run_toy(shortened(toy({**METHOD, **change}, tmp_path), 1), directory="other")
@@ -197,7 +216,8 @@ def test_every_setting_counts(change: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_features_gather_around_the_reference_neighbours(tmp_path: Path) -> None:
-    """After training, images that the encoder finds similar are similar to the network, more than without."""
+    """After training, images that the encoder finds similar are similar to the network, more than
+    without."""
     agreement = {}
     for strength in (0.0, 3.0):
         config = toy({**METHOD, "strength": strength}, tmp_path, **NORMALISED)
@@ -224,7 +244,9 @@ def encoder_hash(client: Client, *, method: LocalKSimilarity) -> Out:
 
 
 @pytest.mark.parametrize("place", ["inline", "ray3"])
-def test_the_encoder_is_the_same_everywhere_and_never_trained(place: str, tmp_path: Path, cluster: None) -> None:
+def test_the_encoder_is_the_same_everywhere_and_never_trained(
+    place: str, tmp_path: Path, cluster: None
+) -> None:
     config = toy(BATCH, tmp_path)
     method = config.method
     fleet, _, shape = fleet_of(config, place)
@@ -232,10 +254,14 @@ def test_the_encoder_is_the_same_everywhere_and_never_trained(place: str, tmp_pa
     expected = {fingerprint(fresh.kind, {}, fresh.module.state_dict())}
     try:
         for _ in range(2):
-            hashes = {r["sha256"] for r in fleet.map(encoder_hash, fleet.clients, method=method).values()}
+            hashes = {
+                r["sha256"] for r in fleet.map(encoder_hash, fleet.clients, method=method).values()
+            }
             assert hashes == expected
             start = np.full(1108, 0.01, np.float32)
-            trained = fleet.get(fleet.map(train, fleet.clients, w=start, method=method).mean({0: 1.0}))
+            trained = fleet.get(
+                fleet.map(train, fleet.clients, w=start, method=method).mean({0: 1.0})
+            )
             assert not np.array_equal(trained, start)
     finally:
         fleet.close()
@@ -259,11 +285,27 @@ def test_identity_features_rank_like_pixels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "training", "match"),
     [
-        ({**METHOD, "view": "batch"}, {}, "view: batch needs an encoder that is a network.*got Pixels.*view: cached"),
-        ({**METHOD, "k": 16}, {}, "method.k is at most 15 in batches of 16; got 16. Lower method.k"),
-        ({**METHOD, "k": 15, "self_in_denominator": False}, {}, "method.k is at most 14 in batches of 16; got 15"),
+        (
+            {**METHOD, "view": "batch"},
+            {},
+            "view: batch needs an encoder that is a network.*got Pixels.*view: cached",
+        ),
+        (
+            {**METHOD, "k": 16},
+            {},
+            "method.k is at most 15 in batches of 16; got 16. Lower method.k",
+        ),
+        (
+            {**METHOD, "k": 15, "self_in_denominator": False},
+            {},
+            "method.k is at most 14 in batches of 16; got 15",
+        ),
         (METHOD, {"batch_size": 4}, "at most 3 in batches of 4; got 4.*raise training.batch_size"),
-        ({**METHOD, "encoder": {"name": "hog", "cell": 8}}, {}, "cells of 8x8 pixels; got 8x8. Make `cell` smaller"),
+        (
+            {**METHOD, "encoder": {"name": "hog", "cell": 8}},
+            {},
+            "cells of 8x8 pixels; got 8x8. Make `cell` smaller",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_first_round(
@@ -285,16 +327,25 @@ def test_as_many_neighbours_as_a_batch_has_are_allowed(k: int, tmp_path: Path) -
 
 def features_seen(client: Client) -> Out:
     """What a phase finds, with the pixels that it belongs to."""
-    return Out({"x": hashlib.sha256(client.x.tobytes()).hexdigest()}, state={"seen": client.features["reference"]})
+    return Out(
+        {"x": hashlib.sha256(client.x.tobytes()).hexdigest()},
+        state={"seen": client.features["reference"]},
+    )
 
 
 def seen(fleet: BaseFleet) -> dict[int, tuple[str, NDArray[np.float32]]]:
     got = fleet.map(features_seen, fleet.clients)
     states = {client: fleet.state(client, "seen") for client in got}
-    return {client: (got[client]["x"], np.array(fleet.get(ref))) for client, ref in states.items() if ref is not None}
+    return {
+        client: (got[client]["x"], np.array(fleet.get(ref)))
+        for client, ref in states.items()
+        if ref is not None
+    }
 
 
-def test_cached_features_are_each_client_s_own_on_every_place_and_computed_once(tmp_path: Path, cluster: None) -> None:
+def test_cached_features_are_each_client_s_own_on_every_place_and_computed_once(
+    tmp_path: Path, cluster: None
+) -> None:
     config = toy({**METHOD, "encoder": TINY}, tmp_path)
     found, said = {}, {}
     for place in ("inline", "ray3"):
@@ -307,7 +358,10 @@ def test_cached_features_are_each_client_s_own_on_every_place_and_computed_once(
             fleet.close()
         if isinstance(fleet, InlineFleet):
             encoder, holdings = TinyEncoder().build(shape), fleet.executor.holdings
-            expected = {client: encoder.encode(holdings.x[holdings.rows(client)]) for client in fleet.clients}
+            expected = {
+                client: encoder.encode(holdings.x[holdings.rows(client)])
+                for client in fleet.clients
+            }
     assert said["inline", "inline"] == [
         "encoding train with reference: 360/360",
     ]
@@ -320,7 +374,14 @@ def test_cached_features_are_each_client_s_own_on_every_place_and_computed_once(
         assert np.array_equal(features, expected[client])
 
 
-BLOBS = {"name": "blobs", "samples": 360, "test_samples": 120, "classes": 4, "side": 8, "spread": 0.2}
+BLOBS = {
+    "name": "blobs",
+    "samples": 360,
+    "test_samples": 120,
+    "classes": 4,
+    "side": 8,
+    "spread": 0.2,
+}
 
 
 @pytest.mark.parametrize(
@@ -335,7 +396,10 @@ BLOBS = {"name": "blobs", "samples": 360, "test_samples": 120, "classes": 4, "si
 def test_features_are_computed_again_for_another_encoder_or_dataset_only(
     method: dict[str, Any], data: dict[str, Any], computed: bool, tmp_path: Path
 ) -> None:
-    for settings, blobs, expected in (({**METHOD, "encoder": TINY}, BLOBS, True), (method, data, computed)):
+    for settings, blobs, expected in (
+        ({**METHOD, "encoder": TINY}, BLOBS, True),
+        (method, data, computed),
+    ):
         config = toy(settings, tmp_path, data=blobs)
         fleet, sha256, shape = fleet_of(config)
         assert bool(shared(fleet, config, sha256, shape, tmp_path / "features")) is expected
@@ -348,7 +412,8 @@ SMALL = "shufflenet_v2_x0_5"
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of a small network in torchvision's layout, with statistics that are not the initial ones."""
+    """Weights of a small network in torchvision's layout, with statistics that are not the initial
+    ones."""
     from torchvision.models import get_model
 
     path: Path = tmp_path_factory.mktemp("weights") / "encoder.pt"
@@ -365,7 +430,11 @@ def pretrained(method: str, start: bool, checkpoint: Path, folder: Path) -> Conf
     """One of the four runs that compare starts and losses."""
     file = {"network": SMALL, "prefix": "encoder."}
     encoder = {"name": "state_dict", **file, "path": str(checkpoint), "side": None}
-    settings = {"name": method, "encoder": encoder, "view": "batch"} if method != "fedavg" else {"name": method}
+    settings = (
+        {"name": method, "encoder": encoder, "view": "batch"}
+        if method != "fedavg"
+        else {"name": method}
+    )
     network = {"name": "torchvision", **file, "weights": str(checkpoint) if start else None}
     data = {**BLOBS, "side": 32, "channels": 3, "samples": 60, "test_samples": 8, "spread": 0.3}
     training = {"rounds": 1, "epochs": 1, "clients_per_round": 2}
@@ -373,7 +442,8 @@ def pretrained(method: str, start: bool, checkpoint: Path, folder: Path) -> Conf
 
 
 def features_and_loss(client: Client, *, w: Vector, method: LocalKSimilarity) -> Out:
-    """What network and encoder make of the same tensor in evaluation mode, and the constraint on it."""
+    """What network and encoder make of the same tensor in evaluation mode, and the constraint on
+    it."""
     net = client.learner.resident(w).net.eval()
     assert isinstance(net, Network)
     x = client.learner.normalise(client.learner.pixels(client.x))
@@ -383,7 +453,9 @@ def features_and_loss(client: Client, *, w: Vector, method: LocalKSimilarity) ->
     return Out({"z": z.numpy(), "s": s.numpy(), "loss": [float(loss) for loss in losses]})
 
 
-def test_a_network_that_starts_as_the_encoder_sees_what_it_sees(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_network_that_starts_as_the_encoder_sees_what_it_sees(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     config = pretrained("local_k_similarity", True, checkpoint, tmp_path)
     fleet, _, _ = fleet_of(config)
     assert isinstance(fleet, InlineFleet)
@@ -392,7 +464,9 @@ def test_a_network_that_starts_as_the_encoder_sees_what_it_sees(checkpoint: Path
     # the network's kernels lie channels-last, the encoder's do not: sums are in another order
     np.testing.assert_allclose(before["z"], before["s"], rtol=1e-4, atol=1e-5)
     assert before["loss"][0] == pytest.approx(before["loss"][1], rel=1e-5)
-    trained = np.array(fleet.get(fleet.map(train, [0], w=start, method=config.method).mean({0: 1.0})))
+    trained = np.array(
+        fleet.get(fleet.map(train, [0], w=start, method=config.method).mean({0: 1.0}))
+    )
     after = fleet.map(features_and_loss, [0], w=trained, method=config.method)[0]
     assert np.array_equal(after["s"], before["s"])
     assert not np.allclose(after["z"], before["z"])
@@ -427,9 +501,13 @@ def test_the_server_s_check_touches_no_client(tmp_path: Path) -> None:
     assert SERVER not in fleet.table
 
 
-@pytest.mark.parametrize("name", ["local_k_cifar10", "local_k_cifar10_fedavg", "local_k_pretrained_init"])
+@pytest.mark.parametrize(
+    "name", ["local_k_cifar10", "local_k_cifar10_fedavg", "local_k_pretrained_init"]
+)
 def test_the_paper_s_configurations_are_valid_and_differ_where_they_should(name: str) -> None:
-    config, base = (load_config(CONFIGS / "paper" / f"{file}.yaml") for file in (name, "local_k_cifar10"))
+    config, base = (
+        load_config(CONFIGS / "paper" / f"{file}.yaml") for file in (name, "local_k_cifar10")
+    )
     assert config.training == base.training
     assert config.training.cohort(config.clients) == 10
     assert config.recorded() == base.recorded()
@@ -438,5 +516,10 @@ def test_the_paper_s_configurations_are_valid_and_differ_where_they_should(name:
         assert config.resolved()["method"]["name"] == "fedavg"
     else:
         assert isinstance(method, LocalKSimilarity)
-        assert (method.k, method.temperature, method.strength, method.view) == (4, 0.3, 3.0, "batch")
+        assert (method.k, method.temperature, method.strength, method.view) == (
+            4,
+            0.3,
+            3.0,
+            "batch",
+        )
         assert not method.encoders()

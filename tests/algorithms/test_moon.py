@@ -1,4 +1,5 @@
-"""MOON: which models are compared, what a client remembers, what it costs. The loss has its numbers where it stands."""
+"""MOON: which models are compared, what a client remembers, what it costs. The loss has its numbers
+where it stands."""
 
 from __future__ import annotations
 
@@ -16,20 +17,21 @@ from torch import nn
 
 from rayfl.algorithms.fedavg import Global
 from rayfl.algorithms.moon import Moon, contrastive, projected, train_contrastively
-from rayfl.engine import initial
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import Client
 from rayfl.learn.fit import Batch, batches
 from rayfl.models.cnn import MnistCNN
 from rayfl.models.heads import ProjectedClassifier
 from rayfl.models.network import Network, parameter_count
 from rayfl.models.resnet import ResNet18
+from rayfl.protocol import Client
+from rayfl.run.engine import initial
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_scaffold import toy_fleet
 
 PUBLIC = {"split": {"public": 0.2}}
 SMALL = {"name": "moon", "out_dim": 16}
-# Two more layers are slow to learn, with the contrast or without: the toy's budget is too small for them.
+# Two more layers are slow to learn, with the contrast or without: the toy's budget is too small for
+# them.
 LONGER = {"model": {"hidden": [32]}, "training": {"rounds": 8, "epochs": 4, "lr": 0.1}}
 
 ROWS = [
@@ -51,7 +53,13 @@ ROWS = [
         "moon_dawid_skene",
         {"name": "moon", "use_head": False, "weighting": "dawid_skene"},
         config=PUBLIC,
-        neutral={"name": "moon", "mu": 0.0, "use_head": False, "weighting": "dawid_skene", "first_negative": "init"},
+        neutral={
+            "name": "moon",
+            "mu": 0.0,
+            "use_head": False,
+            "weighting": "dawid_skene",
+            "first_negative": "init",
+        },
         same_as={"name": "fedds"},
     ),
 ]
@@ -87,14 +95,18 @@ def first_batch(client: Client) -> Batch:
     return next(batches(client, client.learner.training))
 
 
-def answer(client: Client, weights: NDArray[np.float32], batch: Batch) -> tuple[NDArray[np.float64], torch.Tensor]:
+def answer(
+    client: Client, weights: NDArray[np.float32], batch: Batch
+) -> tuple[NDArray[np.float64], torch.Tensor]:
     """Projections by the head's formula, in numpy, and logits of a network with these weights."""
     net = client.learner.resident(weights, "asked").net.eval()
     assert isinstance(net, Network)
     assert isinstance(net.head, ProjectedClassifier)
     with torch.no_grad():
         (w1, b1), (w2, b2) = (
-            (layer.weight.numpy(), layer.bias.numpy()) for layer in net.head.projection if isinstance(layer, nn.Linear)
+            (layer.weight.numpy(), layer.bias.numpy())
+            for layer in net.head.projection
+            if isinstance(layer, nn.Linear)
         )
         hidden = np.maximum(net.features(batch.x).numpy().astype(np.float64) @ w1.T + b1, 0)
         return hidden @ w2.T + b2, net(batch.x)
@@ -106,18 +118,26 @@ def cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64
 
 
 @pytest.mark.parametrize(("mu", "tau"), [(1.0, 0.5), (5.0, 0.1), (0.0, 1.0)])
-def test_the_loss_is_drawn_to_the_global_model_and_away_from_the_earlier(mu: float, tau: float, tmp_path: Path) -> None:
+def test_the_loss_is_drawn_to_the_global_model_and_away_from_the_earlier(
+    mu: float, tau: float, tmp_path: Path
+) -> None:
     """The batch's loss, from the equation; swapping the two models would give another value."""
     fleet = moon_fleet(tmp_path)
     client = visiting(fleet)
     received, earlier, local = (weights_of(fleet, seed) for seed in (1, 2, 3))
     batch = first_batch(client)
-    (z, logits), (positive, _), (negative, _) = (answer(client, w, batch) for w in (local, received, earlier))
+    (z, logits), (positive, _), (negative, _) = (
+        answer(client, w, batch) for w in (local, received, earlier)
+    )
     near, far = np.exp(cosine(z, positive) / tau), np.exp(cosine(z, negative) / tau)
-    expected = functional.cross_entropy(logits, batch.y).item() + mu * -np.log(near / (near + far)).mean()
+    expected = (
+        functional.cross_entropy(logits, batch.y).item() + mu * -np.log(near / (near + far)).mean()
+    )
 
     frozen = client.learner.resident(earlier, "earlier").net.eval()
-    found = contrastive(client, received, frozen, mu, tau)(client.learner.resident(local).net, batch)
+    found = contrastive(client, received, frozen, mu, tau)(
+        client.learner.resident(local).net, batch
+    )
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -160,10 +180,13 @@ def test_the_memory_is_renewed_at_every_visit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first_negative", ["skip", "init"])
 def test_the_first_round_knows_no_contrast(first_negative: Any, tmp_path: Path) -> None:
-    """Nothing to contrast with, or an earlier model that is the global one: log 2 for any z, without a gradient."""
+    """Nothing to contrast with, or an earlier model that is the global one: log 2 for any z,
+    without a gradient."""
     strong = {**SMALL, "mu": 5.0, "first_negative": first_negative}
     contrasted, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path, strong), 1), directory="strong")
-    plain, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path, {**SMALL, "mu": 0.0}), 1), directory="plain")
+    plain, _ = run_toy(
+        shortened(toy_config(ROWS[0], tmp_path, {**SMALL, "mu": 0.0}), 1), directory="plain"
+    )
     np.testing.assert_allclose(contrasted.models[None], plain.models[None], atol=1e-5)
 
 
@@ -187,7 +210,9 @@ def test_the_contrast_changes_later_rounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first_negative", "first"), [("skip", 1), ("init", 3)])
-def test_costs_three_forward_passes_from_the_second_visit_on(first_negative: str, first: int, tmp_path: Path) -> None:
+def test_costs_three_forward_passes_from_the_second_visit_on(
+    first_negative: str, first: int, tmp_path: Path
+) -> None:
     method = {**SMALL, "first_negative": first_negative}
     config = toy_config(ROWS[0], tmp_path, method, training={"clients_per_round": 6})
     outcome, _ = run_toy(shortened(config, 2))
@@ -206,7 +231,9 @@ def test_costs_three_forward_passes_from_the_second_visit_on(first_negative: str
     ],
     ids=["mnist_cnn", "resnet18"],
 )
-def test_the_head_replaces_the_classifier(network: Any, shape: tuple[int, int, int], features: int, extra: int) -> None:
+def test_the_head_replaces_the_classifier(
+    network: Any, shape: tuple[int, int, int], features: int, extra: int
+) -> None:
     plain = network.build(shape, 10)
     before = parameter_count(plain)
     headed = Moon().network(plain)

@@ -1,4 +1,5 @@
-"""The oracle and its companion without noise: who trains on what, and what they must coincide with."""
+"""The oracle and its companion without noise: who trains on what, and what they must coincide
+with."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ import numpy as np
 import pytest
 
 from rayfl.algorithms.oracle import CleanFedAvg, Oracle
-from rayfl.assembly import holdings_of, seen_by
-from rayfl.config import Config
+from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import Scenario, open_federation
+from rayfl.run.assembly import holdings_of, seen_by
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 ROWS = [
@@ -74,7 +75,10 @@ def test_kept_and_dropped_are_the_clients_samples(rate: Any, tmp_path: Path) -> 
                 "name": "mixed",
                 "parts": [
                     {"noise": {"name": "symmetric", "rate": RAMP}, "clients": 0.5},
-                    {"noise": {"name": "asymmetric", "pairs": "previous", "rate": RAMP}, "clients": 0.5},
+                    {
+                        "noise": {"name": "asymmetric", "pairs": "previous", "rate": RAMP},
+                        "clients": 0.5,
+                    },
                 ],
             },
             9_800,
@@ -92,8 +96,14 @@ def test_what_the_papers_settings_drop(noise: dict[str, Any], dropped: int, tmp_
 
 
 def test_the_kind_of_noise_does_not_matter_to_an_oracle(tmp_path: Path) -> None:
-    noises = [{"name": "symmetric", "rate": RAMP}, {"name": "asymmetric", "pairs": "previous", "rate": RAMP}]
-    runs = [run_toy(toy(tmp_path, "oracle", noise=noise), directory=noise["name"])[0] for noise in noises]  # type: ignore[arg-type]
+    noises = [
+        {"name": "symmetric", "rate": RAMP},
+        {"name": "asymmetric", "pairs": "previous", "rate": RAMP},
+    ]
+    runs = [
+        run_toy(toy(tmp_path, "oracle", noise=noise), directory=noise["name"])[0]
+        for noise in noises
+    ]  # type: ignore[arg-type]
     assert runs[0].sha256 == runs[1].sha256
     assert [r["metrics"] for r in runs[0].history] == [r["metrics"] for r in runs[1].history]
 
@@ -116,7 +126,9 @@ def test_clients_left_without_samples_are_never_drawn(tmp_path: Path) -> None:
     assert {client for t in range(50) for client in fleet.sample(t)} == {1, 3}
     assert [r["metrics"]["clients/participants"] for r in outcome.history] == [2.0] * 6
     # Both take part in every round, with all that is left of them.
-    assert {r["metrics"]["cost/forward"] for r in outcome.history} == {2.0 * (fleet.size(1) + fleet.size(3))}
+    assert {r["metrics"]["cost/forward"] for r in outcome.history} == {
+        2.0 * (fleet.size(1) + fleet.size(3))
+    }
 
 
 def test_one_right_label_is_enough(tmp_path: Path) -> None:

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.weighting import Equal, Weighting
 from rayfl.algorithms.scaffold import Controlled, Scaffold, momentum_sum, move
-from rayfl.algorithms.weighting import Equal, Weighting
-from rayfl.assembly import holdings_of, spec_of
 from rayfl.component import component
-from rayfl.config import Config
-from rayfl.engine import initial
+from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import ClientId, Fleet, Replies
+from rayfl.protocol import ClientId, Fleet, Replies
+from rayfl.run.assembly import holdings_of, spec_of
+from rayfl.run.engine import initial
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_fedprox import fleet_of_numbers, minimise, number, played, quadratic
 
@@ -68,7 +68,9 @@ def control(fleet: InlineFleet, state: Global) -> float:
     return float(fleet.get(state.c)[0])
 
 
-def trace(method: Scaffold, fleet: InlineFleet, rounds: int) -> list[tuple[float, float, list[float]]]:
+def trace(
+    method: Scaffold, fleet: InlineFleet, rounds: int
+) -> list[tuple[float, float, list[float]]]:
     """x, c and all c_i after every round."""
     found, state = [], method.init(fleet, fleet.put(np.zeros(1, np.float32)))
     for fleet.round in range(rounds):
@@ -78,10 +80,14 @@ def trace(method: Scaffold, fleet: InlineFleet, rounds: int) -> list[tuple[float
 
 
 def assert_trace(
-    found: Sequence[tuple[float, float, list[float]]], expected: Sequence[Sequence[Any]], rtol: float = 2e-6
+    found: Sequence[tuple[float, float, list[float]]],
+    expected: Sequence[Sequence[Any]],
+    rtol: float = 2e-6,
 ) -> None:
     for (x, c, own), (right_x, right_c, right_own) in zip(found, expected, strict=True):
-        np.testing.assert_allclose([x, c, *own], [right_x, right_c, *right_own], rtol=rtol, atol=1e-6)
+        np.testing.assert_allclose(
+            [x, c, *own], [right_x, right_c, *right_own], rtol=rtol, atol=1e-6
+        )
 
 
 def test_option_two_on_two_parabolas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +129,17 @@ def test_clients_that_stay_away_keep_their_control_variate(monkeypatch: pytest.M
 
 
 def test_momentum_divides_by_what_steps_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dividing by the two steps would give c = 0.65, 0.43475 and x = -0.21695 in the second round."""
+    """Dividing by the two steps would give c = 0.65, 0.43475 and x = -0.21695 in the second
+    round."""
     minimise(monkeypatch, TWO)
     found = trace(Scaffold(), fleet_of_numbers([1, 1], epochs=2, momentum=0.9), 2)
     np.testing.assert_allclose([x for x, _, _ in found], [-0.13, -0.213769], atol=1e-6)
     np.testing.assert_allclose([c for _, c, _ in found], [0.448276, 0.288859], atol=1e-6)
 
 
-@pytest.mark.parametrize(("correct", "own"), [("gradient", (1.0, 3.0)), ("step", (7.783257, 23.349771))])
+@pytest.mark.parametrize(
+    ("correct", "own"), [("gradient", (1.0, 3.0)), ("step", (7.783257, 23.349771))]
+)
 def test_constant_gradients_with_momentum(
     correct: Any, own: tuple[float, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +154,14 @@ def test_constant_gradients_with_momentum(
 
 @pytest.mark.parametrize(
     ("momentum", "steps", "worth"),
-    [(0.9, 40, 311.330279), (0.9, 2, 2.9), (0.9, 35, 262.252840), (0.5, 50, 98.0), (0.0, 7, 7.0), (0.9, 0, 0.0)],
+    [
+        (0.9, 40, 311.330279),
+        (0.9, 2, 2.9),
+        (0.9, 35, 262.252840),
+        (0.5, 50, 98.0),
+        (0.0, 7, 7.0),
+        (0.9, 0, 0.0),
+    ],
 )
 def test_what_steps_with_momentum_are_worth(momentum: float, steps: int, worth: float) -> None:
     assert momentum_sum(momentum, steps) == pytest.approx(worth, abs=1e-6)
@@ -161,7 +177,8 @@ def test_what_steps_with_momentum_are_worth(momentum: float, steps: int, worth: 
 def test_the_divisor_counts_the_steps_really_taken(
     momentum: float, drop_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five samples in batches of two: the odd one is a step, unless it is dropped. Either way c_i is the gradient."""
+    """Five samples in batches of two: the odd one is a step, unless it is dropped. Either way c_i
+    is the gradient."""
     minimise(monkeypatch, lambda y, client: 1.5 * y)
     fleet = fleet_of_numbers([5], batch_size=2, epochs=3, momentum=momentum, drop_last=drop_last)
     assert trace(Scaffold(), fleet, 2)[-1][2] == pytest.approx([1.5], rel=1e-6)
@@ -172,7 +189,9 @@ def test_without_a_step_the_control_variates_stay(monkeypatch: pytest.MonkeyPatc
     assert_trace(trace(Scaffold(), fleet_of_numbers([1, 1], epochs=0), 1), [(0.0, 0.0, (0.0, 0.0))])
 
 
-def test_weights_of_the_average_do_not_touch_the_control_variates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_the_average_do_not_touch_the_control_variates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     minimise(monkeypatch, TWO)
     method = Scaffold(weighting=Given(weights=(0.75, 0.25)))
     found = trace(method, fleet_of_numbers([1, 1], epochs=2), 2)
@@ -207,12 +226,20 @@ def test_the_server_averages_batchnorm_statistics() -> None:
 def toy_fleet(config: Config) -> InlineFleet:
     """The toy federation in this process."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
-    return InlineFleet(spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario))
+    return InlineFleet(
+        spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
+    )
 
 
-@pytest.mark.parametrize("settings", [{}, {"option": "I"}, {"correct": "step"}, {"weighting": "dawid_skene"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"option": "I"}, {"correct": "step"}, {"weighting": "dawid_skene"}], ids=str
+)
 def test_c_is_the_mean_of_all_clients(settings: dict[str, str], tmp_path: Path) -> None:
-    row = Row("mean", {"name": "scaffold", **settings}, config={**PUBLIC, **BATCHNORM, "training": {"lr": 0.02}})
+    row = Row(
+        "mean",
+        {"name": "scaffold", **settings},
+        config={**PUBLIC, **BATCHNORM, "training": {"lr": 0.02}},
+    )
     config = toy_config(row, tmp_path)
     fleet, method = toy_fleet(config), config.method
     state = method.init(fleet, fleet.serve(initial))
@@ -229,13 +256,18 @@ def test_c_is_the_mean_of_all_clients(settings: dict[str, str], tmp_path: Path) 
     ("scaffold", "plain"),
     [
         ({"name": "scaffold"}, {"name": "fedavg"}),
-        ({"name": "scaffold", "option": "I", "weighting": "equal"}, {"name": "fedavg", "weighting": "equal"}),
+        (
+            {"name": "scaffold", "option": "I", "weighting": "equal"},
+            {"name": "fedavg", "weighting": "equal"},
+        ),
         ({"name": "scaffold", "correct": "step"}, {"name": "fedavg"}),
         ({"name": "scaffold", "weighting": "dawid_skene"}, {"name": "fedds"}),
     ],
     ids=str,
 )
-def test_the_first_round_is_that_of_fedavg(scaffold: dict[str, str], plain: dict[str, str], tmp_path: Path) -> None:
+def test_the_first_round_is_that_of_fedavg(
+    scaffold: dict[str, str], plain: dict[str, str], tmp_path: Path
+) -> None:
     row = Row("first", scaffold, config={**PUBLIC, **BATCHNORM, "training": {"lr": 0.02}})
     first, _ = run_toy(shortened(toy_config(row, tmp_path), 1), directory="scaffold")
     second, _ = run_toy(shortened(toy_config(row, tmp_path, plain), 1), directory="plain")
@@ -251,13 +283,17 @@ def test_a_single_client_trains_as_with_fedavg(correct: str, tmp_path: Path) -> 
 
 
 def test_later_rounds_differ_from_fedavg(tmp_path: Path) -> None:
-    drifting, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), 3), directory="plain")
+    drifting, _ = run_toy(
+        shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), 3), directory="plain"
+    )
     controlled, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path), 3), directory="scaffold")
     assert controlled.sha256 != drifting.sha256
 
 
 @pytest.mark.parametrize(("option", "extra"), [("II", 0), ("I", 60)])
-def test_costs_twice_the_traffic_and_option_one_a_pass(option: str, extra: int, tmp_path: Path) -> None:
+def test_costs_twice_the_traffic_and_option_one_a_pass(
+    option: str, extra: int, tmp_path: Path
+) -> None:
     config = toy_config(ROWS[0], tmp_path, {"name": "scaffold", "option": option})
     outcome, _ = run_toy(shortened(config, 1))
     metrics, parameters = outcome.history[0]["metrics"], len(outcome.models[None])
@@ -267,15 +303,20 @@ def test_costs_twice_the_traffic_and_option_one_a_pass(option: str, extra: int, 
 
 def test_adam_is_refused(tmp_path: Path) -> None:
     config = toy_config(ROWS[0], tmp_path, training={"optimizer": "adam"})
-    with pytest.raises(ConfigError, match=r"SCAFFOLD corrects the steps of training.optimizer sgd; got adam"):
+    with pytest.raises(
+        ConfigError, match=r"SCAFFOLD corrects the steps of training.optimizer sgd; got adam"
+    ):
         run_toy(config)
 
 
 def test_equal_weights_are_the_papers_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients of 1 and 3 samples: by size the larger one counts three times, equally it does not."""
+    """Clients of 1 and 3 samples: by size the larger one counts three times, equally it does
+    not."""
     slope = torch.tensor([1.0, 3.0])
     minimise(monkeypatch, lambda y, client: slope[client] * y)
     methods = (Scaffold(), Scaffold(weighting=Equal()))
-    by_size, equal = (trace(method, fleet_of_numbers([1, 3], steps=2), 1)[0][0] for method in methods)
+    by_size, equal = (
+        trace(method, fleet_of_numbers([1, 3], steps=2), 1)[0][0] for method in methods
+    )
     assert by_size == pytest.approx(-0.2 * (1 + 3 * 3) / 4)
     assert equal == pytest.approx(-0.2 * (1 + 3) / 2)

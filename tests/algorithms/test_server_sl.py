@@ -15,16 +15,23 @@ from torch import nn
 from rayfl.algorithms.server_sl import train
 from rayfl.errors import ConfigError
 from rayfl.fleet.base import Streams
-from rayfl.fleet.seam import SERVER, Client, Out, Shard, Vector
 from rayfl.learn.learner import Learner
 from rayfl.learn.losses import gce
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.protocol import SERVER, Client, Out, Shard, Vector
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 SERVED: Mapping[str, Any] = {
     # so many test images that evaluation has a task for every actor, as training has only one
-    "data": {"name": "blobs", "samples": 360, "test_samples": 3100, "classes": 4, "side": 8, "spread": 0.2},
+    "data": {
+        "name": "blobs",
+        "samples": 360,
+        "test_samples": 3100,
+        "classes": 4,
+        "side": 8,
+        "spread": 0.2,
+    },
     "split": {"labelled": {"per_class": 25}},
     "noise": "none",
     "labelled_noise": {"name": "symmetric", "rate": 0.3},
@@ -38,7 +45,11 @@ ROWS = [
         SERVED,
         neutral={"name": "server_sl", "epochs": 2, "loss": "gce", "gamma": 0.0},
         same_as={"name": "server_sl", "epochs": 2, "loss": "ce", "gamma": 0.9},
-        refused=[({"epochs": 0}, "greater than or equal to 1"), ({"gamma": 1.1}, "gamma"), ({"loss": "mse"}, "loss")],
+        refused=[
+            ({"epochs": 0}, "greater than or equal to 1"),
+            ({"gamma": 1.1}, "gamma"),
+            ({"loss": "mse"}, "loss"),
+        ],
     ),
     Row("server_sl_gce", {"name": "server_sl", "epochs": 2, "loss": "gce"}, SERVED),
 ]
@@ -60,7 +71,9 @@ def test_clients_change_no_bit(federation: dict[str, Any], tmp_path: Path) -> No
     row = ROWS[0]
     training = {**row.config["training"], **federation.get("training", {})}
     split = {**row.config["split"], **federation.get("split", {})}
-    other = Row("other", row.method, {**row.config, **federation, "training": training, "split": split})
+    other = Row(
+        "other", row.method, {**row.config, **federation, "training": training, "split": split}
+    )
     there, _ = run_toy(shortened(toy_config(other, tmp_path), 2), directory="there")
     assert there.sha256 == here.sha256
 
@@ -68,7 +81,11 @@ def test_clients_change_no_bit(federation: dict[str, Any], tmp_path: Path) -> No
 def test_labels_of_the_server_do_change_it(tmp_path: Path) -> None:
     hashes = set()
     for rate in (0.0, 0.3):
-        row = Row("other", ROWS[0].method, {**SERVED, "labelled_noise": {"name": "symmetric", "rate": rate}})
+        row = Row(
+            "other",
+            ROWS[0].method,
+            {**SERVED, "labelled_noise": {"name": "symmetric", "rate": rate}},
+        )
         hashes.add(run_toy(shortened(toy_config(row, tmp_path), 1), directory=str(rate))[0].sha256)
     assert len(hashes) == 2
 
@@ -77,7 +94,9 @@ def test_nothing_is_sent(tmp_path: Path) -> None:
     outcome, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path), 2))
     for record in outcome.history:
         metrics = record["metrics"]
-        assert metrics["cost/down_mb"] == metrics["cost/up_mb"] == metrics["clients/participants"] == 0
+        assert (
+            metrics["cost/down_mb"] == metrics["cost/up_mb"] == metrics["clients/participants"] == 0
+        )
         assert metrics["cost/server_backward"] == 2 * (100 // 16) * 16
 
 
@@ -89,7 +108,9 @@ def test_a_set_without_a_whole_batch_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("classes", "expected"), [(10, 2.302585), (100, 4.605170)])
 def test_loss_of_uniform_logits(classes: int, expected: float) -> None:
-    assert gce(torch.zeros(1, classes), torch.zeros(1, dtype=torch.int64), 0.0).item() == pytest.approx(expected)
+    assert gce(
+        torch.zeros(1, classes), torch.zeros(1, dtype=torch.int64), 0.0
+    ).item() == pytest.approx(expected)
     assert math.log(classes) == pytest.approx(expected, abs=5e-7)
 
 
@@ -111,12 +132,16 @@ def shard_of(samples: int) -> Shard:
     return Shard(rng.integers(0, 256, (samples, 2, 2, 1), np.uint8), rng.integers(0, 3, samples))
 
 
-def visit(learner: Learner, w: Vector, data: Shard, t: int, epochs: int, memory: Vector | None = None) -> Out:
+def visit(
+    learner: Learner, w: Vector, data: Shard, t: int, epochs: int, memory: Vector | None = None
+) -> Out:
     nothing = Client(SERVER, data.x[:0], data.y, {}, Streams(0)(t, SERVER), learner)
     return train(nothing, w=w, memory=memory, data=data, gamma=0.0, epochs=epochs)
 
 
-@pytest.mark.parametrize(("samples", "batch", "steps"), [(5000, 64, 78), (500, 64, 7), (450, 64, 7), (63, 64, 0)])
+@pytest.mark.parametrize(
+    ("samples", "batch", "steps"), [(5000, 64, 78), (500, 64, 7), (450, 64, 7), (63, 64, 0)]
+)
 def test_steps_of_an_epoch(samples: int, batch: int, steps: int) -> None:
     learner = learner_of(LocalTraining(batch_size=batch, drop_last=True))
     out = visit(learner, learner.resident().dump(), shard_of(samples), 0, 1)
@@ -124,10 +149,13 @@ def test_steps_of_an_epoch(samples: int, batch: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.01}, {"momentum": 0.0}], ids=str
+    "settings",
+    [{"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.01}, {"momentum": 0.0}],
+    ids=str,
 )
 def test_the_optimiser_goes_on_where_it_stopped(settings: dict[str, Any]) -> None:
-    """Two visits over all of the data at once are one visit of two steps, in torch's own optimiser too."""
+    """Two visits over all of the data at once are one visit of two steps, in torch's own optimiser
+    too."""
     data = shard_of(12)
     learner = learner_of(LocalTraining(batch_size=12, lr=0.05, **settings))
     start = learner.resident().dump()
@@ -135,7 +163,10 @@ def test_the_optimiser_goes_on_where_it_stopped(settings: dict[str, Any]) -> Non
     assert isinstance(once, Mapping)
     frozen = once["optimiser"].copy()
     frozen.flags.writeable = False
-    twice, both = visit(learner, once["w"], data, 1, 1, frozen).update, visit(learner, start, data, 2, 2).update
+    twice, both = (
+        visit(learner, once["w"], data, 1, 1, frozen).update,
+        visit(learner, start, data, 2, 2).update,
+    )
     assert isinstance(twice, Mapping)
     assert isinstance(both, Mapping)
     np.testing.assert_allclose(twice["w"], both["w"], atol=1e-6)

@@ -1,4 +1,5 @@
-"""The baseline without personalisation: one model, every user the same weight, every user its own score."""
+"""The baseline without personalisation: one model, every user the same weight, every user its own
+score."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import Client, Out
+from rayfl.protocol import Client, Out
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.test_fedavg import fleet_of
 
@@ -21,7 +22,8 @@ ROWS = [
         "single_global",
         {"name": "single_global"},
         config=TASKS,
-        # Users of different tasks pull the one model apart: that it stays behind is the point of this baseline.
+        # Users of different tasks pull the one model apart: that it stays behind is the point of
+        # this baseline.
         floor=0.7,
         refused=[({"weighting": "sise"}, "unknown weighting")],
     )

@@ -51,7 +51,9 @@ def test_printed_similarities_give_the_two_tasks(linkage: Linkage) -> None:
         ("complete", [0, 0, 1, 1], [0.1, 0.3, 0.9]),
     ],
 )
-def test_linkages_differ_on_a_chain(linkage: Linkage, labels: list[int], heights: list[float]) -> None:
+def test_linkages_differ_on_a_chain(
+    linkage: Linkage, labels: list[int], heights: list[float]
+) -> None:
     assert agglomerative(CHAIN, 2, linkage).tolist() == labels
     assert agglomerate(CHAIN, linkage)[:, 2] == pytest.approx(heights)
 
@@ -60,14 +62,18 @@ def test_linkages_differ_on_a_chain(linkage: Linkage, labels: list[int], heights
 @pytest.mark.parametrize("clusters", [1, 2, 3, 4, 5])
 def test_exactly_as_many_clusters_as_asked_for(linkage: Linkage, clusters: int) -> None:
     assert set(agglomerative(1 - PRINTED, clusters, linkage)) == set(range(clusters))
-    assert set(agglomerative(np.ones((5, 5)) - np.eye(5), clusters, linkage)) == set(range(clusters))
+    assert set(agglomerative(np.ones((5, 5)) - np.eye(5), clusters, linkage)) == set(
+        range(clusters)
+    )
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_history_equals_scipy(linkage: Linkage, seed: int) -> None:
     gaps = random_distances(25, seed)
-    np.testing.assert_allclose(agglomerate(gaps, linkage), hierarchy.linkage(squareform(gaps, checks=False), linkage))
+    np.testing.assert_allclose(
+        agglomerate(gaps, linkage), hierarchy.linkage(squareform(gaps, checks=False), linkage)
+    )
 
 
 def test_history_draws_a_dendrogram() -> None:
@@ -91,8 +97,15 @@ def test_input_is_left_alone() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(users=st.integers(2, 12), seed=st.integers(0, 1000), linkage=st.sampled_from(LINKAGES), data=st.data())
-def test_names_of_users_do_not_matter(users: int, seed: int, linkage: Linkage, data: st.DataObject) -> None:
+@given(
+    users=st.integers(2, 12),
+    seed=st.integers(0, 1000),
+    linkage=st.sampled_from(LINKAGES),
+    data=st.data(),
+)
+def test_names_of_users_do_not_matter(
+    users: int, seed: int, linkage: Linkage, data: st.DataObject
+) -> None:
     gaps = random_distances(users, seed)
     clusters = data.draw(st.integers(1, users))
     order = np.array(data.draw(st.permutations(range(users))))
@@ -118,7 +131,9 @@ def test_spectral_on_printed_similarities() -> None:
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3, 6])
-@pytest.mark.parametrize("affinity", [np.ones((6, 6)), np.eye(6), np.zeros((6, 6))], ids=["equal", "apart", "none"])
+@pytest.mark.parametrize(
+    "affinity", [np.ones((6, 6)), np.eye(6), np.zeros((6, 6))], ids=["equal", "apart", "none"]
+)
 def test_spectral_fills_every_cluster(affinity: Floats, clusters: int) -> None:
     found = spectral(affinity, clusters, np.random.default_rng(0))
     assert set(found.tolist()) == set(range(clusters))
@@ -174,7 +189,9 @@ def test_numbering_by_first_member() -> None:
 
 @pytest.mark.parametrize("clusters", [0, 6])
 def test_refuses_too_few_clients_for_the_clusters(clusters: int) -> None:
-    with pytest.raises(DataError, match=rf"lies in \[1, 5\], the number of clients; got {clusters}"):
+    with pytest.raises(
+        DataError, match=rf"lies in \[1, 5\], the number of clients; got {clusters}"
+    ):
         cut(agglomerate(1 - PRINTED), clusters)
     with pytest.raises(DataError, match="Ask for fewer clusters"):
         spectral(PRINTED, clusters, np.random.default_rng(0))

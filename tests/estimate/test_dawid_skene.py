@@ -15,7 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from rayfl.errors import DataError
 from rayfl.estimate import DawidSkene, reliability_weights
-from rayfl.estimate.dawid_skene import Maximisation, diagonally_dominant, expect, maximise, one_hot, realignment_gain
+from rayfl.estimate.dawid_skene import (
+    Maximisation,
+    diagonally_dominant,
+    expect,
+    maximise,
+    one_hot,
+    realignment_gain,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,7 +37,8 @@ FOUR = votes_of("0001 0022 1110 1101 2220 2021 2212 0100 1112")
 
 
 def naive_em(votes: Ints, classes: int, iterations: int) -> tuple[Floats, Floats]:
-    """The model's equations as loops and products: posterior and reliability after some iterations."""
+    """The model's equations as loops and products: posterior and reliability after some
+    iterations."""
     items, annotators = votes.shape
     posterior = np.array([[(row == c).mean() + 1e-10 for c in range(classes)] for row in votes])
     posterior /= posterior.sum(axis=1, keepdims=True)
@@ -38,7 +46,10 @@ def naive_em(votes: Ints, classes: int, iterations: int) -> tuple[Floats, Floats
         confusion = np.array(
             [
                 [
-                    [posterior[votes[:, j] == k, c].sum() / posterior[:, c].sum() for k in range(classes)]
+                    [
+                        posterior[votes[:, j] == k, c].sum() / posterior[:, c].sum()
+                        for k in range(classes)
+                    ]
                     for c in range(classes)
                 ]
                 for j in range(annotators)
@@ -48,7 +59,9 @@ def naive_em(votes: Ints, classes: int, iterations: int) -> tuple[Floats, Floats
         if step < iterations:
             for i in range(items):
                 for c in range(classes):
-                    posterior[i, c] = prior[c] * np.prod([confusion[j, c, votes[i, j]] for j in range(annotators)])
+                    posterior[i, c] = prior[c] * np.prod(
+                        [confusion[j, c, votes[i, j]] for j in range(annotators)]
+                    )
                 posterior[i] /= posterior[i].sum()
     return posterior, np.array([confusion[j].trace() / classes for j in range(annotators)])
 
@@ -58,7 +71,11 @@ def test_first_m_step_from_soft_votes() -> None:
     assert model.posterior_[:, 0] == pytest.approx([1, 2 / 3, 2 / 3, 0, 1 / 3, 2 / 3], abs=1e-9)
     assert model.reliability_ == pytest.approx([0.725, 0.7625, 0.6125], abs=5e-7)
     assert model.prior_ == pytest.approx([0.555556, 0.444444], abs=5e-7)
-    printed = [[[0.7, 0.3], [0.25, 0.75]], [[0.9, 0.1], [0.375, 0.625]], [[0.6, 0.4], [0.375, 0.625]]]
+    printed = [
+        [[0.7, 0.3], [0.25, 0.75]],
+        [[0.9, 0.1], [0.375, 0.625]],
+        [[0.6, 0.4], [0.375, 0.625]],
+    ]
     np.testing.assert_allclose(model.confusion_, printed, atol=5e-7)
     assert (model.n_iter_, model.converged_, model.deltas_.size) == (0, False, 0)
 
@@ -86,7 +103,9 @@ def test_reliability_after_exactly_k_iterations(
 
 def test_first_e_step_and_likelihoods() -> None:
     one, two = (DawidSkene(iterations=k, tol=0).fit(THREE) for k in (1, 2))
-    assert one.posterior_[:, 0] == pytest.approx([0.930748, 0.843162, 0.843162, 0.048706, 0.113475, 0.657534], abs=6e-7)
+    assert one.posterior_[:, 0] == pytest.approx(
+        [0.930748, 0.843162, 0.843162, 0.048706, 0.113475, 0.657534], abs=6e-7
+    )
     assert two.log_likelihoods_ == pytest.approx([-11.486287, -10.754359], abs=6e-7)
     assert one.log_likelihood_ == two.log_likelihoods_[1]
 
@@ -101,7 +120,9 @@ def test_stops_when_posteriors_settle(use_prior: bool, stops_at: int) -> None:
 def test_converged_reliability_and_weights() -> None:
     model = DawidSkene().fit(THREE)
     assert model.reliability_ == pytest.approx([0.999998, 0.833334, 0.333335], abs=6e-7)
-    assert reliability_weights(model.reliability_) == pytest.approx([0.461537, 0.384616, 0.153847], abs=6e-7)
+    assert reliability_weights(model.reliability_) == pytest.approx(
+        [0.461537, 0.384616, 0.153847], abs=6e-7
+    )
 
 
 def test_hard_start_is_another_fixed_point() -> None:
@@ -142,7 +163,9 @@ def test_invariances(votes: Ints, iterations: int) -> None:
     annotators = np.arange(votes.shape[1])[::-1]
     np.testing.assert_allclose(model.fit(np.vstack([votes, votes])).reliability_, plain, rtol=1e-9)
     np.testing.assert_allclose(model.fit(votes[shuffled]).reliability_, plain, rtol=1e-9)
-    np.testing.assert_allclose(model.fit(votes[:, annotators]).reliability_, plain[annotators], rtol=1e-9)
+    np.testing.assert_allclose(
+        model.fit(votes[:, annotators]).reliability_, plain[annotators], rtol=1e-9
+    )
 
 
 def test_naming_of_latent_classes_does_not_change_the_likelihood() -> None:
@@ -154,7 +177,9 @@ def test_naming_of_latent_classes_does_not_change_the_likelihood() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    votes=arrays(np.int64, st.tuples(st.integers(1, 12), st.integers(1, 5)), elements=st.integers(-1, 3)),
+    votes=arrays(
+        np.int64, st.tuples(st.integers(1, 12), st.integers(1, 5)), elements=st.integers(-1, 3)
+    ),
     use_prior=st.booleans(),
     init=st.sampled_from(["soft", "hard"]),
 )
@@ -173,7 +198,9 @@ def test_uniform_posterior_is_a_fixed_point() -> None:
     onehot, uniform = one_hot(FOUR, 3), np.full((9, 3), 1 / 3)
     parameters = maximise(onehot, uniform, 4)
     np.testing.assert_allclose([m.trace() / 3 for m in parameters.confusion], 1 / 3)
-    np.testing.assert_allclose(expect(onehot, parameters.confusion, parameters.prior).posterior, uniform)
+    np.testing.assert_allclose(
+        expect(onehot, parameters.confusion, parameters.prior).posterior, uniform
+    )
 
 
 @pytest.mark.parametrize("constant", [0, 1])
@@ -207,7 +234,10 @@ def synthetic(rates: Sequence[float], items: int = 5000, classes: int = 10) -> t
     rng = np.random.default_rng(0)
     truth = rng.integers(0, classes, items)
     columns = [
-        np.where(rng.random(items) < rate, (truth + rng.integers(1, classes, items)) % classes, truth) for rate in rates
+        np.where(
+            rng.random(items) < rate, (truth + rng.integers(1, classes, items)) % classes, truth
+        )
+        for rate in rates
     ]
     return truth, np.stack(columns, axis=1)
 
@@ -222,7 +252,18 @@ def test_recovers_accuracies_and_beats_the_majority(use_prior: bool, digits: flo
     majority = np.stack([(votes == c).sum(axis=1) for c in range(10)], axis=1).argmax(axis=1)
     assert (majority == truth).mean() == pytest.approx(0.926, abs=5e-4)
     assert (model.posterior_.argmax(axis=1) == truth).mean() == pytest.approx(0.978, abs=5e-4)
-    printed = [0.198037, 0.179299, 0.156733, 0.132925, 0.113016, 0.087806, 0.068392, 0.043635, 0.020073, 0.000084]
+    printed = [
+        0.198037,
+        0.179299,
+        0.156733,
+        0.132925,
+        0.113016,
+        0.087806,
+        0.068392,
+        0.043635,
+        0.020073,
+        0.000084,
+    ]
     assert reliability_weights(model.reliability_) == pytest.approx(printed, abs=digits)
     assert not model.misaligned_
 
@@ -317,7 +358,9 @@ def test_refuses_to_predict_unfitted_or_for_others() -> None:
         DawidSkene(classes=3).fit(THREE).predict_proba(FOUR)
 
 
-@pytest.mark.parametrize("setting", [{"iterations": -1}, {"tol": -1.0}, {"init": "random"}, {"smooth": -0.1}, {"x": 1}])
+@pytest.mark.parametrize(
+    "setting", [{"iterations": -1}, {"tol": -1.0}, {"init": "random"}, {"smooth": -0.1}, {"x": 1}]
+)
 def test_refuses_settings(setting: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(setting))):
         TypeAdapter(DawidSkene).validate_python(setting)

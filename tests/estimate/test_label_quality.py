@@ -76,7 +76,12 @@ def test_pearson_equals_numpy() -> None:
 
 @pytest.mark.parametrize(
     ("values", "mean", "skipped"),
-    [([0.5, float("nan"), 1.0], 0.75, 1), ([0.25], 0.25, 0), ([float("nan")], float("nan"), 1), ([], float("nan"), 0)],
+    [
+        ([0.5, float("nan"), 1.0], 0.75, 1),
+        ([0.25], 0.25, 0),
+        ([float("nan")], float("nan"), 1),
+        ([], float("nan"), 0),
+    ],
 )
 def test_mean_of_known(values: list[float], mean: float, skipped: int) -> None:
     found = mean_of_known(values)

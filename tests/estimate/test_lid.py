@@ -28,7 +28,9 @@ def test_lid_of_given_distances(distances: Floats, expected: float, digits: floa
 
 @pytest.mark.parametrize("dimension", [2, 5])
 def test_root_of_the_distances_multiplies_the_dimension(dimension: int) -> None:
-    assert lid_of_distances(STEPS ** (1 / dimension)) == pytest.approx(dimension * lid_of_distances(STEPS), abs=1e-4)
+    assert lid_of_distances(STEPS ** (1 / dimension)) == pytest.approx(
+        dimension * lid_of_distances(STEPS), abs=1e-4
+    )
 
 
 def test_every_sample_against_a_loop() -> None:
@@ -52,7 +54,9 @@ def test_batches_are_their_members() -> None:
 def test_estimates_the_dimension_of_a_ball(dimension: int) -> None:
     points = np.zeros((1500, 10))
     points[:, :dimension] = np.random.default_rng(0).uniform(size=(1500, dimension))
-    assert np.median(local_intrinsic_dimensionality(points, k=40)) == pytest.approx(dimension, rel=0.2)
+    assert np.median(local_intrinsic_dimensionality(points, k=40)) == pytest.approx(
+        dimension, rel=0.2
+    )
 
 
 @pytest.mark.parametrize(("samples", "k"), [(11, 20), (11, 10)])
@@ -75,7 +79,12 @@ def test_duplicates_are_neighbours_too() -> None:
 def test_a_lone_sample_has_none_and_its_client_gets_the_median() -> None:
     assert np.isnan(local_intrinsic_dimensionality([[1.0, 2.0]])).all()
     rng = np.random.default_rng(0)
-    clients = [rng.normal(size=(20, 3)), rng.normal(size=(1, 3)), rng.normal(size=(30, 3)), rng.normal(size=(9, 3))]
+    clients = [
+        rng.normal(size=(20, 3)),
+        rng.normal(size=(1, 3)),
+        rng.normal(size=(30, 3)),
+        rng.normal(size=(9, 3)),
+    ]
     found = client_lids(clients, k=5)
     assert found[0] == local_intrinsic_dimensionality(clients[0], k=5).mean()
     assert found[1] == np.median(found[[0, 2, 3]])

@@ -23,14 +23,22 @@ def ragged(clients: int, seed: int = 0, largest: int = 400) -> list[Floats]:
     """Losses of clients of unequal size, some clean and some not."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, largest, clients)
-    return [np.concatenate([rng.gamma(1, 0.2, n), rng.gamma(6, 0.4, rng.integers(0, n + 1))]) for n in sizes]
+    return [
+        np.concatenate([rng.gamma(1, 0.2, n), rng.gamma(6, 0.4, rng.integers(0, n + 1))])
+        for n in sizes
+    ]
 
 
 def same_bits(one: Split, other: Split) -> bool:
     arrays = all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("clean", "weights", "means", "variances")
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for name in ("clean", "weights", "means", "variances")
     )
-    return arrays and (one.n_iter, one.converged, one.separated) == (other.n_iter, other.converged, other.separated)
+    return arrays and (one.n_iter, one.converged, one.separated) == (
+        other.n_iter,
+        other.converged,
+        other.separated,
+    )
 
 
 def test_two_clear_groups() -> None:
@@ -48,7 +56,18 @@ def test_loose_tolerance_is_part_of_the_method() -> None:
     assert split.weights == pytest.approx([0.583846, 0.416154], abs=6e-7)
     assert split.means == pytest.approx([0.167121, 0.736732], abs=6e-7)
     assert split.variances == pytest.approx([0.023398, 0.044311], abs=6e-7)
-    printed = [0.997945, 0.996899, 0.995157, 0.986937, 0.870315, 0.770462, 0.128918, 0.024569, 0.000054, 0.000002]
+    printed = [
+        0.997945,
+        0.996899,
+        0.995157,
+        0.986937,
+        0.870315,
+        0.770462,
+        0.128918,
+        0.024569,
+        0.000054,
+        0.000002,
+    ]
     assert split.clean == pytest.approx(printed, abs=6e-7)
     assert (split.clean > 0.5).sum() == 6
 
@@ -56,13 +75,17 @@ def test_loose_tolerance_is_part_of_the_method() -> None:
 def test_fully_converged_is_another_answer() -> None:
     split = LossMixture(tol=1e-12, max_iter=1000).fit(TEN)
     assert split.means == pytest.approx([0.065594, 0.582211], abs=6e-7)
-    assert split.clean[:5] == pytest.approx([0.926707, 0.937567, 0.920914, 0.660820, 0.000327], abs=6e-7)
+    assert split.clean[:5] == pytest.approx(
+        [0.926707, 0.937567, 0.920914, 0.660820, 0.000327], abs=6e-7
+    )
     assert (split.clean > 0.5).sum() == 4
     assert split.n_iter == 71
 
 
 def test_unscaled_scores_of_clients() -> None:
-    split = LossMixture(normalise=False, reg_covar=1e-6, tol=1e-3).fit([0.10, 0.20, 0.15, 0.90, 1.00])
+    split = LossMixture(normalise=False, reg_covar=1e-6, tol=1e-3).fit(
+        [0.10, 0.20, 0.15, 0.90, 1.00]
+    )
     assert split.means == pytest.approx([0.15, 0.95], abs=6e-7)
     assert split.variances == pytest.approx([0.001668, 0.002501], abs=6e-7)
     assert split.weights == pytest.approx([0.6, 0.4], abs=6e-7)
@@ -122,7 +145,10 @@ def test_a_batch_equals_its_members_bit_for_bit(normalise: bool, tol: float) -> 
     clients = [*ragged(40), np.array([0.3]), np.array([0.7, 0.7]), np.array([])]
     mixture = LossMixture(normalise=normalise, tol=tol)
     together = mixture.fit_many(clients)
-    assert all(same_bits(split, mixture.fit(losses)) for split, losses in zip(together, clients, strict=True))
+    assert all(
+        same_bits(split, mixture.fit(losses))
+        for split, losses in zip(together, clients, strict=True)
+    )
     backwards = mixture.fit_many(clients[::-1])[::-1]
     assert all(same_bits(one, other) for one, other in zip(together, backwards, strict=True))
 
@@ -135,7 +161,8 @@ def test_nothing_to_separate_is_all_clean(losses: list[float]) -> None:
 
 
 def test_means_that_coincide_are_reported() -> None:
-    # A variance floor far above the spread of the losses leaves nothing to tell the components apart.
+    # A variance floor far above the spread of the losses leaves nothing to tell the components
+    # apart.
     split = LossMixture(reg_covar=100.0).fit(TEN)
     assert split.means[1] - split.means[0] < 1e-3
     assert not split.separated
@@ -152,7 +179,9 @@ def test_two_losses_are_one_clean_one_noisy() -> None:
     scale=st.sampled_from([0.5, 4.0, 1024.0]),
     normalise=st.booleans(),
 )
-def test_posteriors_are_probabilities_and_ignore_the_unit(losses: list[float], scale: float, normalise: bool) -> None:
+def test_posteriors_are_probabilities_and_ignore_the_unit(
+    losses: list[float], scale: float, normalise: bool
+) -> None:
     mixture = LossMixture(normalise=normalise)
     split = mixture.fit(losses)
     assert ((split.clean >= 0) & (split.clean <= 1)).all()
@@ -181,7 +210,9 @@ def test_refuses_what_are_not_losses(losses: list[float], message: str) -> None:
         LossMixture().fit(losses)
 
 
-@pytest.mark.parametrize("setting", [{"reg_covar": 0.0}, {"tol": -1.0}, {"max_iter": 0}, {"components": 3}])
+@pytest.mark.parametrize(
+    "setting", [{"reg_covar": 0.0}, {"tol": -1.0}, {"max_iter": 0}, {"components": 3}]
+)
 def test_refuses_settings(setting: dict[str, float]) -> None:
     with pytest.raises(ValidationError, match=next(iter(setting))):
         TypeAdapter(LossMixture).validate_python(setting)
@@ -189,7 +220,9 @@ def test_refuses_settings(setting: dict[str, float]) -> None:
 
 def test_a_thousand_clients_at_once() -> None:
     rng = np.random.default_rng(0)
-    clients = [np.concatenate([rng.gamma(1, 0.3, 300), rng.gamma(4, 0.5, 200)]) for _ in range(1000)]
+    clients = [
+        np.concatenate([rng.gamma(1, 0.3, 300), rng.gamma(4, 0.5, 200)]) for _ in range(1000)
+    ]
     start = time.perf_counter()
     LossMixture().fit_many(clients)
     assert time.perf_counter() - start < 2.0

@@ -27,12 +27,18 @@ def test_expertise() -> None:
 
 
 def test_cosines_and_their_scaling() -> None:
-    assert cosine_similarity(OUTPUTS)[0] == pytest.approx([1, 0.402015, 0.983151, 0.996111, 0.492366], abs=6e-7)
-    assert similarity(OUTPUTS, on="logits")[0] == pytest.approx([1, 0, 0.971824, 0.993497, 0.151092], abs=6e-7)
+    assert cosine_similarity(OUTPUTS)[0] == pytest.approx(
+        [1, 0.402015, 0.983151, 0.996111, 0.492366], abs=6e-7
+    )
+    assert similarity(OUTPUTS, on="logits")[0] == pytest.approx(
+        [1, 0, 0.971824, 0.993497, 0.151092], abs=6e-7
+    )
 
 
 def test_softmax_of_log_probabilities_is_the_same() -> None:
-    np.testing.assert_allclose(similarity(np.log(OUTPUTS)), similarity(OUTPUTS, on="logits"), atol=1e-12)
+    np.testing.assert_allclose(
+        similarity(np.log(OUTPUTS)), similarity(OUTPUTS, on="logits"), atol=1e-12
+    )
 
 
 def test_reliability_scores() -> None:
@@ -41,14 +47,18 @@ def test_reliability_scores() -> None:
     assert np.diagonal(scores) == pytest.approx(0.6 * expertise(ACCURACY) + 0.4)
 
 
-@pytest.mark.parametrize(("alpha", "order"), [(0.6, [3, 1, 2, 4]), (0.0, [3, 2, 4, 1]), (1.0, [1, 3, 4, 2])])
+@pytest.mark.parametrize(
+    ("alpha", "order"), [(0.6, [3, 1, 2, 4]), (0.0, [3, 2, 4, 1]), (1.0, [1, 3, 4, 2])]
+)
 def test_order_of_neighbours(alpha: float, order: list[int]) -> None:
     scores = reliability_scores(expertise(ACCURACY), similarity(OUTPUTS, on="logits"), alpha)
     assert reliable_neighbours(scores[0], target=0, k=4).tolist() == order
     assert reliable_neighbours(scores[0], target=0, k=2).tolist() == order[:2]
 
 
-@pytest.mark.parametrize(("k", "weights"), [(1, [0.433678, 0.566322]), (2, [0.299371, 0.390936, 0.309694])])
+@pytest.mark.parametrize(
+    ("k", "weights"), [(1, [0.433678, 0.566322]), (2, [0.299371, 0.390936, 0.309694])]
+)
 def test_ensemble_weights(k: int, weights: list[float]) -> None:
     row = reliability_scores(expertise(ACCURACY), similarity(OUTPUTS, on="logits"))[0]
     chosen = [0, *reliable_neighbours(row, 0, k)]
@@ -76,7 +86,9 @@ def test_ensemble_posterior(trust: list[float], expected: list[float]) -> None:
 def test_identical_neighbours_change_nothing(alpha: float, k: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     own = rng.random(9)
-    scores = reliability_scores(expertise(rng.random(7)), similarity(rng.normal(size=(7, 4))), alpha)[0]
+    scores = reliability_scores(
+        expertise(rng.random(7)), similarity(rng.normal(size=(7, 4))), alpha
+    )[0]
     chosen = [0, *reliable_neighbours(scores, 0, k)]
     np.testing.assert_allclose(ensemble_posterior([own] * len(chosen), scores[chosen]), own)
     assert len(chosen) == k + 1
@@ -89,7 +101,10 @@ def test_alpha_one_ignores_the_target_and_alpha_zero_the_accuracy() -> None:
     logits, accuracy = rng.normal(size=(6, 4)), rng.random(6)
     by_skill = reliability_scores(expertise(accuracy), similarity(logits), alpha=1.0)
     assert (by_skill == by_skill[0]).all()
-    one, other = (reliability_scores(expertise(skill), similarity(logits), 0.0) for skill in (accuracy, accuracy[::-1]))
+    one, other = (
+        reliability_scores(expertise(skill), similarity(logits), 0.0)
+        for skill in (accuracy, accuracy[::-1])
+    )
     assert np.array_equal(one, other)
 
 
@@ -115,7 +130,9 @@ def test_clients_that_never_took_part_are_out_of_everything() -> None:
     scaled = similarity(logits, eligible=eligible)
     assert scaled[2].tolist() == [0, 0, 1, 0]
     assert scaled[:, 2].tolist() == [0, 0, 1, 0]
-    np.testing.assert_allclose(scaled[np.ix_([0, 1, 3], [0, 1, 3])], similarity([logits[i] for i in (0, 1, 3)]))
+    np.testing.assert_allclose(
+        scaled[np.ix_([0, 1, 3], [0, 1, 3])], similarity([logits[i] for i in (0, 1, 3)])
+    )
     assert reliable_neighbours([0.1, 0.2, 0.9, 0.3], 0, k=5, eligible=eligible).tolist() == [3, 1]
     assert reliable_neighbours([0.1, 0.2, 0.9, 0.3], 2, k=1, eligible=eligible).tolist() == [3]
 
@@ -142,7 +159,9 @@ def test_random_neighbours_use_whoever_is_eligible(k: int, drawn: int) -> None:
 
 def test_models_with_broken_posteriors_are_left_out() -> None:
     broken = [POSTERIORS[0], [np.nan, 0.7, 0.2, 0.3], POSTERIORS[2]]
-    np.testing.assert_allclose(ensemble_posterior(broken, [1, 5, 3]), ensemble_posterior(broken[::2], [1, 3]))
+    np.testing.assert_allclose(
+        ensemble_posterior(broken, [1, 5, 3]), ensemble_posterior(broken[::2], [1, 3])
+    )
 
 
 @pytest.mark.parametrize(

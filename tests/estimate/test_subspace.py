@@ -7,8 +7,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayfl.errors import DataError
-from rayfl.estimate import calibrate, correct_labels, nearest_class, pairwise_relevance, similarity_matrix, spectra
-from rayfl.estimate.subspace import Rank, energies, projection_norms, relabel_class, relevance, similarity_between
+from rayfl.estimate import (
+    calibrate,
+    correct_labels,
+    nearest_class,
+    pairwise_relevance,
+    similarity_matrix,
+    spectra,
+)
+from rayfl.estimate.subspace import (
+    Rank,
+    energies,
+    projection_norms,
+    relabel_class,
+    relevance,
+    similarity_between,
+)
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +43,9 @@ CLEAN = spectra([np.array([[3, 0, 0], [3, 0.3, 0]]), np.array([[0, 3, 0], [0, 3,
 def users(seed: int, count: int = 4, dimension: int = 6) -> list[Floats]:
     rng = np.random.default_rng(seed)
     scales = np.linspace(3, 0.5, dimension)
-    return [rng.normal(size=(30 + 5 * k, dimension)) * rng.permutation(scales) for k in range(count)]
+    return [
+        rng.normal(size=(30 + 5 * k, dimension)) * rng.permutation(scales) for k in range(count)
+    ]
 
 
 def naive_relevance(one: Floats, other: Floats, q: int) -> float:
@@ -38,7 +54,9 @@ def naive_relevance(one: Floats, other: Floats, q: int) -> float:
     values = np.sort(np.linalg.eigvalsh(sigma))[::-1]
     _, vectors = np.linalg.eigh(other.T @ other / len(other))
     lengths = [np.linalg.norm(sigma @ vectors[:, -1 - i]) for i in range(q)]
-    return float(np.prod([min(a, b) / max(a, b) for a, b in zip(values, lengths, strict=False)]) ** (1 / q))
+    return float(
+        np.prod([min(a, b) / max(a, b) for a, b in zip(values, lengths, strict=False)]) ** (1 / q)
+    )
 
 
 def test_eigenvalues_are_of_the_uncentred_covariance_largest_first() -> None:
@@ -90,14 +108,22 @@ def test_all_pairs_equal_one_pair_at_a_time(seed: int, q: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10_000), factor=st.floats(0.01, 100), rank=st.sampled_from(["shared", "fixed"]))
+@given(
+    seed=st.integers(0, 10_000),
+    factor=st.floats(0.01, 100),
+    rank=st.sampled_from(["shared", "fixed"]),
+)
 def test_neither_units_nor_rotations_nor_signs_matter(seed: int, factor: float, rank: Rank) -> None:
     data = users(seed)
     plain = pairwise_relevance(spectra(data), q=4, rank=rank)
     rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(6, 6)))[0]
     assert ((plain >= 0) & (plain <= 1)).all()
-    np.testing.assert_allclose(pairwise_relevance(spectra([data[0] * factor, *data[1:]]), 4, rank), plain, atol=1e-9)
-    np.testing.assert_allclose(pairwise_relevance(spectra([x @ rotation for x in data]), 4, rank), plain, atol=1e-9)
+    np.testing.assert_allclose(
+        pairwise_relevance(spectra([data[0] * factor, *data[1:]]), 4, rank), plain, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        pairwise_relevance(spectra([x @ rotation for x in data]), 4, rank), plain, atol=1e-9
+    )
     found = spectra(data)
     flipped = found._replace(vectors=found.vectors * np.array([1, -1, 1, -1, -1, 1]))
     np.testing.assert_array_equal(pairwise_relevance(flipped, 4, rank), plain)
@@ -131,7 +157,10 @@ def rank_three() -> Floats:
 
 
 def test_disjoint_users_have_nothing_in_common() -> None:
-    assert similarity_matrix(spectra([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert similarity_matrix(spectra([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist() == [
+        [1.0, 0.0],
+        [0.0, 1.0],
+    ]
 
 
 def test_similarity_between_is_a_block_of_the_whole() -> None:
@@ -149,7 +178,9 @@ def test_similarity_between_is_a_block_of_the_whole() -> None:
     ids=["plane against line", "equal rank"],
 )
 @pytest.mark.parametrize("scale", [1.0, 7.0])
-def test_longest_projection_wins(bases: list[list[list[float]]], norms: list[float], winner: int, scale: float) -> None:
+def test_longest_projection_wins(
+    bases: list[list[list[float]]], norms: list[float], winner: int, scale: float
+) -> None:
     sample = np.array([[0.6, 0.5, 0.5]]) * scale
     found = projection_norms(sample, np.array(bases, dtype=np.float64))[0]
     assert found == pytest.approx(np.array(norms) * scale, abs=5e-6)
@@ -158,18 +189,25 @@ def test_longest_projection_wins(bases: list[list[list[float]]], norms: list[flo
 
 def test_phase_one_similarities() -> None:
     mistaken = spectra([[[0.1, 3, 0], [0, 2.8, 0.2]]])
-    assert similarity_between(mistaken, CLEAN, q=1)[0] == pytest.approx([0.067816, 0.999701], abs=6e-7)
+    assert similarity_between(mistaken, CLEAN, q=1)[0] == pytest.approx(
+        [0.067816, 0.999701], abs=6e-7
+    )
 
 
-@pytest.mark.parametrize(("tau", "decided"), [(0.0679, 1), (0.5, 1), (0.9997, 1), (0.05, None), (0.9999, None)])
+@pytest.mark.parametrize(
+    ("tau", "decided"), [(0.0679, 1), (0.5, 1), (0.9997, 1), (0.05, None), (0.9999, None)]
+)
 def test_phase_one_moves_the_whole_class(tau: float, decided: int | None) -> None:
-    found = correct_labels([[0.1, 3, 0], [0, 2.8, 0.2]], [0, 0], CLEAN, tau, class_rank=1, sample_rank=1)
+    found = correct_labels(
+        [[0.1, 3, 0], [0, 2.8, 0.2]], [0, 0], CLEAN, tau, class_rank=1, sample_rank=1
+    )
     assert found.decided == {0: decided}
     assert found.labels.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
-    ("similarities", "expected"), [([0.2, 0.9], 1), ([0.7, 0.9], None), ([0.2, 0.3], None), ([0.5, 0.1], 0)]
+    ("similarities", "expected"),
+    [([0.2, 0.9], 1), ([0.7, 0.9], None), ([0.2, 0.3], None), ([0.5, 0.1], 0)],
 )
 def test_phase_one_needs_exactly_one_class(similarities: list[float], expected: int | None) -> None:
     assert relabel_class(np.array(similarities), 0.5) == expected
@@ -191,10 +229,13 @@ def test_mixed_class_goes_sample_by_sample() -> None:
 
 
 def subspace_classes(count: int, overlap: float, seed: int = 0) -> dict[int, Floats]:
-    """Classes that live in their own two of 2 * count dimensions, plus a share of everything else."""
+    """Classes that live in their own two of 2 * count dimensions, plus a share of everything
+    else."""
     rng = np.random.default_rng(seed)
     own = np.arange(2 * count) // 2
-    return {c: rng.normal(size=(60, 2 * count)) * np.where(own == c, 3.0, overlap) for c in range(count)}
+    return {
+        c: rng.normal(size=(60, 2 * count)) * np.where(own == c, 3.0, overlap) for c in range(count)
+    }
 
 
 def test_calibration_separates_and_corrects() -> None:
@@ -206,7 +247,9 @@ def test_calibration_separates_and_corrects() -> None:
     server = spectra([clean[c] for c in range(4)])
     swapped = correct_labels(fresh[2], np.full(60, 3), server, found.tau, 2, found.sample_rank)
     assert swapped.decided == {3: 2}
-    mixed = correct_labels(np.vstack([fresh[0], fresh[1]]), np.zeros(120), server, found.tau, 2, found.sample_rank)
+    mixed = correct_labels(
+        np.vstack([fresh[0], fresh[1]]), np.zeros(120), server, found.tau, 2, found.sample_rank
+    )
     assert (mixed.labels == np.repeat([0, 1], 60)).mean() > 0.97
 
 

@@ -59,7 +59,9 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
         info = tarfile.TarInfo("odd")
         info.type, info.linkname = kind, "/etc/passwd"
         tar.addfile(info)
-    with pytest.raises(DataError, match="holds files and folders only; got odd, a link or a device"):
+    with pytest.raises(
+        DataError, match="holds files and folders only; got odd, a link or a device"
+    ):
         unpack(tmp_path / "a.tar", tmp_path / "out")
 
 

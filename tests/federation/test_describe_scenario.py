@@ -1,4 +1,5 @@
-"""Looking at a scenario: the table says what the arrays say, figures show it, and absent truth stays absent."""
+"""Looking at a scenario: the table says what the arrays say, figures show it, and absent truth
+stays absent."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Toy:
 
 
 def tiny(**change: Any) -> Scenario:
-    """Client 0: three samples of two classes, one wrong. Client 1: two right ones of one class. Client 2: none."""
+    """Client 0: three samples of two classes, one wrong. Client 1: two right ones of one class.
+    Client 2: none."""
     scenario = Scenario(
         dataset=DatasetReference("toy", {"name": "toy"}, "00"),
         classes=("cat", "dog", "owl"),
@@ -128,7 +130,9 @@ def test_printing_says_how_many_clients_it_leaves_out(capsys: pytest.CaptureFixt
         ({"true": None, "nominal": np.full(3, np.nan)}, {"classes_by_client", "sizes"}),
     ],
 )
-def test_figures_that_need_what_is_unknown_are_absent(change: dict[str, Any], names: set[str]) -> None:
+def test_figures_that_need_what_is_unknown_are_absent(
+    change: dict[str, Any], names: set[str]
+) -> None:
     assert set(figures(tiny(**change))) == names
 
 
@@ -170,7 +174,9 @@ def test_many_clients_are_thinned_out_and_the_axis_says_so(clients: int, every: 
     shown = axes.images[0].get_array()
     assert shown is not None
     np.testing.assert_array_equal(shown.argmax(axis=0), labels[::every])
-    assert axes.get_xlabel() == ("client" if every == 1 else f"client (one in {every} of {clients} is drawn)")
+    assert axes.get_xlabel() == (
+        "client" if every == 1 else f"client (one in {every} of {clients} is drawn)"
+    )
 
 
 def test_figures_are_saved_as_png(tmp_path: Path) -> None:
@@ -183,7 +189,9 @@ def test_figures_are_saved_as_png(tmp_path: Path) -> None:
 def test_the_describe_command_prints_and_draws(elsewhere: bool, tmp_path: Path) -> None:
     tiny().save(tmp_path / "s")
     options = ["-o", str(tmp_path / "out")] if elsewhere else []
-    result = CliRunner().invoke(command, ["describe", str(tmp_path / "s"), *options], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command, ["describe", str(tmp_path / "s"), *options], catch_exceptions=False
+    )
     assert result.exit_code == 0
     assert tiny().sha256 in result.output
     assert "33.33 %" in result.output
@@ -191,16 +199,22 @@ def test_the_describe_command_prints_and_draws(elsewhere: bool, tmp_path: Path) 
     assert Scenario.load(tmp_path / "s").sha256 == tiny().sha256
 
 
-def test_the_build_command_saves_what_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_build_command_saves_what_the_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Config(FederationPlan):
         def seeds_for(self, what: str) -> int:
             return {"data": 11}[what]
 
     def load_config(path: Path, overrides: tuple[str, ...]) -> Config:
         assert path.read_text() == "here"
-        return Config.model_validate({"data": Toy(), "clients": int(overrides[0].partition("=")[2])})
+        return Config.model_validate(
+            {"data": Toy(), "clients": int(overrides[0].partition("=")[2])}
+        )
 
-    monkeypatch.setitem(sys.modules, "rayfl.config", SimpleNamespace(load_config=load_config))
+    monkeypatch.setitem(
+        sys.modules, "rayfl.config.schema", SimpleNamespace(load_config=load_config)
+    )
     (tmp_path / "config.yaml").write_text("here")
     arguments = ["build", str(tmp_path / "config.yaml"), "clients=4", "-o", str(tmp_path / "s")]
     result = CliRunner().invoke(command, arguments, catch_exceptions=False)

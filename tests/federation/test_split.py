@@ -1,4 +1,5 @@
-"""Splits: exact stratified counts, disjoint sets, nested public sets, and refusals that name the class."""
+"""Splits: exact stratified counts, disjoint sets, nested public sets, and refusals that name the
+class."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from rayfl.errors import ConfigError
-from rayfl.federation.split import Amount, Cap, Role, Split, SplitPlan, cut_down, largest_remainder, split
+from rayfl.federation.split import (
+    Amount,
+    Cap,
+    Role,
+    Split,
+    SplitPlan,
+    cut_down,
+    largest_remainder,
+    split,
+)
 from rayfl.federation.views import UNUSED, Ints
 
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
@@ -42,7 +52,9 @@ def per_class(labels: Ints, rows: Ints) -> list[int]:
 @pytest.mark.parametrize(
     ("sizes", "public", "clients"), [(CIFAR10, [500] * 10, 45_000), (CIFAR100, [50] * 100, 45_000)]
 )
-def test_a_public_tenth_of_equal_classes_is_equal(sizes: tuple[int, ...], public: list[int], clients: int) -> None:
+def test_a_public_tenth_of_equal_classes_is_equal(
+    sizes: tuple[int, ...], public: list[int], clients: int
+) -> None:
     labels, parts = cut(sizes, public=0.1)
     assert per_class(labels, parts.public) == public
     assert len(parts.pool) == clients
@@ -58,7 +70,9 @@ def test_a_public_tenth_of_mnist_is_six_thousand_within_one_of_each_tenth() -> N
 @pytest.mark.parametrize(
     ("sizes", "each", "server", "left"), [(CIFAR10, 200, 2_000, 48_000), (SVHN, 300, 3_000, 70_257)]
 )
-def test_fb_nll_servers_hold_balanced_classes(sizes: tuple[int, ...], each: int, server: int, left: int) -> None:
+def test_fb_nll_servers_hold_balanced_classes(
+    sizes: tuple[int, ...], each: int, server: int, left: int
+) -> None:
     labels, parts = cut(sizes, validation={"per_class": each})
     assert per_class(labels, parts.validation) == [each] * 10
     assert (len(parts.validation), len(parts.pool)) == (server, left)
@@ -66,9 +80,15 @@ def test_fb_nll_servers_hold_balanced_classes(sizes: tuple[int, ...], each: int,
 
 @pytest.mark.parametrize(
     ("sizes", "amount", "each"),
-    [(CIFAR10, {"per_class": 500}, 500), (CIFAR10, {"total": 5_000}, 500), (CIFAR100, {"total": 5_000}, 50)],
+    [
+        (CIFAR10, {"per_class": 500}, 500),
+        (CIFAR10, {"total": 5_000}, 500),
+        (CIFAR100, {"total": 5_000}, 50),
+    ],
 )
-def test_fedcr_servers_hold_five_thousand_labels(sizes: tuple[int, ...], amount: dict[str, int], each: int) -> None:
+def test_fedcr_servers_hold_five_thousand_labels(
+    sizes: tuple[int, ...], amount: dict[str, int], each: int
+) -> None:
     labels, parts = cut(sizes, labelled=amount)
     assert per_class(labels, parts.labelled) == [each] * len(sizes)
     assert len(parts.pool) == 45_000
@@ -108,7 +128,9 @@ def test_fractions_refer_to_the_capped_training_set() -> None:
 def test_the_first_rows_are_the_first_rows() -> None:
     labels, parts = cut(CIFAR10, train_samples={"first": 100})
     np.testing.assert_array_equal(parts.pool, np.arange(100))
-    rows = cut_down(labels, ["c"] * 10, Cap(first=7), np.random.default_rng(0), "split.test_samples")
+    rows = cut_down(
+        labels, ["c"] * 10, Cap(first=7), np.random.default_rng(0), "split.test_samples"
+    )
     np.testing.assert_array_equal(rows, np.arange(7))
 
 
@@ -124,11 +146,26 @@ def test_the_seed_decides_which_samples_and_not_how_many() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"validation": {"per_class": 4}}, r"split.validation takes .* \(3 of class 'c0'\); got a need of 4"),
-        ({"public": {"per_class": 2}, "labelled": {"per_class": 2}}, r"split.labelled .* \(1 of class 'c0'\)"),
-        ({"public": 0.5, "client_samples": 0.8}, r"split.client_samples takes at most what is left"),
-        ({"train_samples": {"first": 9}}, r"split.train_samples.first is at most the 8 samples there are; got 9"),
-        ({"train_samples": {"total": 9}}, r"split.train_samples takes at most what is left of each class"),
+        (
+            {"validation": {"per_class": 4}},
+            r"split.validation takes .* \(3 of class 'c0'\); got a need of 4",
+        ),
+        (
+            {"public": {"per_class": 2}, "labelled": {"per_class": 2}},
+            r"split.labelled .* \(1 of class 'c0'\)",
+        ),
+        (
+            {"public": 0.5, "client_samples": 0.8},
+            r"split.client_samples takes at most what is left",
+        ),
+        (
+            {"train_samples": {"first": 9}},
+            r"split.train_samples.first is at most the 8 samples there are; got 9",
+        ),
+        (
+            {"train_samples": {"total": 9}},
+            r"split.train_samples takes at most what is left of each class",
+        ),
     ],
 )
 def test_more_than_there_is_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -140,7 +177,10 @@ def test_more_than_there_is_is_refused(settings: dict[str, Any], message: str) -
     ("settings", "message"),
     [
         ({"public": {}}, "exactly one of fraction, per_class, total; got none of them"),
-        ({"public": {"fraction": 0.1, "total": 5}}, r"exactly one of .*; got \['fraction', 'total'\]"),
+        (
+            {"public": {"fraction": 0.1, "total": 5}},
+            r"exactly one of .*; got \['fraction', 'total'\]",
+        ),
         ({"public": {"first": 5}}, "first"),
         ({"public": 1.5}, "less than or equal to 1"),
         ({"validation": {"per_class": 0}}, "greater than or equal to 1"),
@@ -166,14 +206,21 @@ def test_roles_are_negative_and_unused_is_what_partitions_call_unused() -> None:
 
 @pytest.mark.parametrize(
     ("total", "sizes", "expected"),
-    [(10, (1, 1, 1), [4, 3, 3]), (3, (5, 3, 2), [1, 1, 1]), (0, (4, 4), [0, 0]), (7, (0, 7), [0, 7])],
+    [
+        (10, (1, 1, 1), [4, 3, 3]),
+        (3, (5, 3, 2), [1, 1, 1]),
+        (0, (4, 4), [0, 0]),
+        (7, (0, 7), [0, 7]),
+    ],
 )
 def test_largest_remainder_by_hand(total: int, sizes: tuple[int, ...], expected: list[int]) -> None:
     assert largest_remainder(total, np.array(sizes)).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=12).filter(any), st.floats(0, 1))
-def test_shares_are_exact_in_total_and_within_one_in_each_class(sizes: list[int], fraction: float) -> None:
+def test_shares_are_exact_in_total_and_within_one_in_each_class(
+    sizes: list[int], fraction: float
+) -> None:
     counts = Amount(fraction=fraction).counts(np.array(sizes))
     total = round(fraction * sum(sizes))
     assert counts.sum() == total

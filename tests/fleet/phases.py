@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rayfl.errors import DataError
 from rayfl.fleet.executor import Executor
-from rayfl.fleet.seam import Client, Out, Shard, Vector
+from rayfl.protocol import Client, Out, Shard, Vector
 
 
 def describe(client: Client) -> Out:
@@ -36,11 +36,19 @@ def update(client: Client, *, size: int = 1000, scale: float = 1.0) -> Out:
 
 
 def pages_of_this_process(client: Client, *, size: int) -> Out:
-    """A large update in memory of the place's own kind, and all the pages that this process has by now."""
+    """A large update in memory of the place's own kind, and all the pages that this process has by
+    now."""
     made = client.learner.fresh(size)
     made.fill(client.id)
     files = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
-    return Out({"pages": [f"{os.getpid()} {file}" for file in files if "memfd:rayfl" in os.path.realpath(file)]}, made)
+    return Out(
+        {
+            "pages": [
+                f"{os.getpid()} {file}" for file in files if "memfd:rayfl" in os.path.realpath(file)
+            ]
+        },
+        made,
+    )
 
 
 def leave(client: Client, *, models: Mapping[int, Sequence[float]]) -> Out:
@@ -155,7 +163,13 @@ def look_at(client: Client, *, held: Shard) -> Out:
 
 def norm(client: Client, *, w: Vector, offset: float = 0.0) -> Out:
     """The server's look at one update."""
-    return Out({"norm": float(np.abs(w).sum()) + offset, "id": client.id, "draw": float(client.rng.random())})
+    return Out(
+        {
+            "norm": float(np.abs(w).sum()) + offset,
+            "id": client.id,
+            "draw": float(client.rng.random()),
+        }
+    )
 
 
 def pass_on(client: Client, *, values: Any) -> Out:
@@ -211,7 +225,8 @@ def work(client: Client, *, seconds: float = 0.0) -> Out:
 
 
 def blend(client: Client, *, size: int, marker: str, peer: Vector | None = None) -> Out:
-    """Remembers a model that depends on the last one and on a neighbour's; dies where a marker is wanted."""
+    """Remembers a model that depends on the last one and on a neighbour's; dies where a marker is
+    wanted."""
     if marker and client.id == 4 and not Path(marker).exists():
         Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -219,7 +234,9 @@ def blend(client: Client, *, size: int, marker: str, peer: Vector | None = None)
     w = (0.5 * last + client.rng.normal(size=size)).astype(np.float32)
     if peer is not None:
         w = w - peer / 3
-    return Out({"n": len(client), "sum": float(w.sum(dtype=np.float64))}, update=w[:1000], state={"w": w})
+    return Out(
+        {"n": len(client), "sum": float(w.sum(dtype=np.float64))}, update=w[:1000], state={"w": w}
+    )
 
 
 def owns_memory(client: Client, *, peer: Vector) -> Out:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from rayfl.errors import ConfigError, ResourceError
-from rayfl.fleet.connection import EarlyStart, ahead, connected, silent_on_signals
+from rayfl.fleet.on_ray.connection import EarlyStart, ahead, connected, silent_on_signals
 
 
 class Ray:
-    """Stands in for Ray's own functions: what was done, and whether there is a connection; `gate` lets one begin."""
+    """Stands in for Ray's own functions: what was done, and whether there is a connection; `gate`
+    lets one begin."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import ray
@@ -78,7 +79,9 @@ def test_why_there_is_no_connection_is_told_where_it_is_wanted(fake: Ray) -> Non
 
 
 @pytest.mark.parametrize(("settings", "there"), [({"fleet": "inline"}, False), ({}, True)])
-def test_nothing_is_begun_that_nobody_needs(settings: dict[str, Any], there: bool, fake: Ray) -> None:
+def test_nothing_is_begun_that_nobody_needs(
+    settings: dict[str, Any], there: bool, fake: Ray
+) -> None:
     fake.there = there
     with ahead(settings, None):
         assert EarlyStart.under_way() is None
@@ -96,13 +99,15 @@ def test_only_what_ray_says_of_signals_is_kept_quiet() -> None:
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("ray", logging.WARNING, "", 0, text, (), None)
 
-    assert not silent_on_signals(record("SIGTERM handler is not set because current thread is not the main thread."))
+    assert not silent_on_signals(
+        record("SIGTERM handler is not set because current thread is not the main thread.")
+    )
     assert silent_on_signals(record("The object store is small"))
 
 
 SCRIPT = """
 import signal, sys
-from rayfl.fleet.connection import ahead, connected
+from rayfl.fleet.on_ray.connection import ahead, connected
 before = signal.getsignal(signal.SIGTERM)
 with ahead({}, None), connected(None):
     import ray
@@ -113,7 +118,9 @@ print(ray.is_initialized())
 
 @pytest.mark.slow
 def test_a_real_ray_begun_ahead() -> None:
-    ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["42", "True", "False"]
     assert "SIGTERM" not in ended.stderr

@@ -14,9 +14,9 @@ import pytest
 
 from rayfl.errors import DataError, ResourceError
 from rayfl.fleet import coordinator as module
-from rayfl.fleet.connection import connected
-from rayfl.fleet.coordinator import drive, placed, room_on, stored
-from rayfl.fleet.placement import Placement
+from rayfl.fleet.on_ray.connection import connected
+from rayfl.fleet.on_ray.coordinator import drive, placed, room_on, stored
+from rayfl.fleet.on_ray.placement import Placement
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, holdings, spec
 
@@ -48,22 +48,35 @@ def test_placements_that_fit(asked: tuple[Any, ...], expected: Placement, cluste
 @pytest.mark.parametrize(
     ("asked", "match"),
     [
-        ((9, 1.0, 0.0, "cpu", 9), "9 client actors of 1 CPU and 0 GPU must fit the cluster; got 8 CPUs .* room for 8"),
+        (
+            (9, 1.0, 0.0, "cpu", 9),
+            "9 client actors of 1 CPU and 0 GPU must fit the cluster; got 8 CPUs .* room for 8",
+        ),
         (("auto", 16.0, 0.0, "cpu", 9), "of 16 CPU .* room for 0. Lower resources.actors"),
         ((5, 1.0, 0.4, "cpu", 9), "5 client actors of 1 CPU and 0.4 GPU .* 2 GPUs, room for 4"),
         ((3, 1.0, 1.0, "cpu", 9), "1 GPU must fit the cluster; got 8 CPUs and 2 GPUs, room for 2"),
-        ((1, 1.0, 3.0, "cuda", 9), "device: cuda with 3.0 GPU an actor needs a GPU in the cluster; got 2 GPUs"),
+        (
+            (1, 1.0, 3.0, "cuda", 9),
+            "device: cuda with 3.0 GPU an actor needs a GPU in the cluster; got 2 GPUs",
+        ),
         ((1, 1.0, 0.0, "cuda", 9), "device: cuda needs resources.gpus_per_client above 0; got 0.0"),
-        ((1, 1.0, 1.5, "cpu", 9), "gpus_per_client is a fraction of a GPU or a whole number; got 1.5"),
+        (
+            (1, 1.0, 1.5, "cpu", 9),
+            "gpus_per_client is a fraction of a GPU or a whole number; got 1.5",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(asked: tuple[Any, ...], match: str, cluster: None) -> None:
+def test_what_does_not_fit_is_refused_before_anything_starts(
+    asked: tuple[Any, ...], match: str, cluster: None
+) -> None:
     with pytest.raises(ResourceError, match=match):
         placed(*asked)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_gpus_that_are_not_there_are_refused(device: str, cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_are_not_there_are_refused(
+    device: str, cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import ray
 
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
@@ -99,7 +112,9 @@ def test_a_connection_that_is_there_is_used_and_kept(cluster: None) -> None:
     assert ray.is_initialized()
 
 
-@pytest.mark.parametrize("error", [ConnectionError("nobody there"), RuntimeError("no"), ValueError("odd")])
+@pytest.mark.parametrize(
+    "error", [ConnectionError("nobody there"), RuntimeError("no"), ValueError("odd")]
+)
 @pytest.mark.parametrize("address", [None, "ray://nowhere:1"])
 def test_a_cluster_that_is_not_there_is_a_clear_error(
     error: Exception, address: str | None, monkeypatch: pytest.MonkeyPatch
@@ -113,7 +128,9 @@ def test_a_cluster_that_is_not_there_is_a_clear_error(
     monkeypatch.setattr(ray, "init", refuse)
     place = address or "this machine"
     with (
-        pytest.raises(ResourceError, match=f"no Ray could be reached or started at {place}: {error}"),
+        pytest.raises(
+            ResourceError, match=f"no Ray could be reached or started at {place}: {error}"
+        ),
         connected(address),
     ):
         pass
@@ -125,7 +142,9 @@ def test_only_our_own_connection_ends(address: str | None, monkeypatch: pytest.M
 
     steps: list[Any] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **settings: steps.append(settings.get("address", "own")))
+    monkeypatch.setattr(
+        ray, "init", lambda **settings: steps.append(settings.get("address", "own"))
+    )
     monkeypatch.setattr(ray, "shutdown", lambda: steps.append("shutdown"))
     with pytest.raises(KeyError, match="inside"), connected(address):
         raise KeyError("inside")
@@ -137,7 +156,8 @@ def test_only_our_own_connection_ends(address: str | None, monkeypatch: pytest.M
 
 @dataclass
 class Counting:
-    """A run of some rounds that notes each in a file, dies where it is told to, and goes on from its notes."""
+    """A run of some rounds that notes each in a file, dies where it is told to, and goes on from
+    its notes."""
 
     folder: str
     rounds: int = 4
@@ -150,7 +170,11 @@ class Counting:
         done = Path(self.folder, "rounds")
         for t in range(int(done.read_text()) if done.exists() else 0, self.rounds):
             self.die_if_due(t)
-            total = sum(report["n"] for report in fleet.map(phases.describe, CLIENTS).values()) if t == 0 else 0
+            total = (
+                sum(report["n"] for report in fleet.map(phases.describe, CLIENTS).values())
+                if t == 0
+                else 0
+            )
             done.write_text(str(t + 1))
             emit({"round": t + 1, "total": total})
         return "the end"
@@ -167,7 +191,9 @@ class Counting:
         return self.rounds
 
 
-def driven(run: Counting, emit: Callable[[dict[str, Any]], int] | None = None) -> tuple[Any, list[dict[str, Any]]]:
+def driven(
+    run: Counting, emit: Callable[[dict[str, Any]], int] | None = None
+) -> tuple[Any, list[dict[str, Any]]]:
     """The run's end, and the records on the way."""
     records: list[dict[str, Any]] = []
 
@@ -184,7 +210,9 @@ def test_every_record_arrives_in_order(tmp_path: Path, cluster: None) -> None:
     assert records == [{"round": t, "total": 20 if t == 1 else 0} for t in (1, 2, 3, 4)]
 
 
-def test_a_coordinator_that_dies_goes_on(tmp_path: Path, cluster: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coordinator_that_dies_goes_on(
+    tmp_path: Path, cluster: None, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "rayfl"):
         ended, records = driven(Counting(str(tmp_path), deaths=1))
     assert ended == "the end"

@@ -13,7 +13,9 @@ import pytest
 
 from rayfl.fleet.cores import current
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processors are bound on Linux alone")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processors are bound on Linux alone"
+)
 
 CLAIM = """
 import os, sys, time
@@ -36,7 +38,9 @@ class Claimant:
         )
         assert self.process.stdout is not None
         claimed, allowed = self.process.stdout.readline().split("|")
-        self.claimed, self.allowed = ([int(core) for core in part.split()] for part in (claimed, allowed))
+        self.claimed, self.allowed = (
+            [int(core) for core in part.split()] for part in (claimed, allowed)
+        )
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -71,7 +75,9 @@ def test_what_a_killed_process_had_is_free_again(tmp_path: Path, claimants: list
     assert claimants[0].claimed == first.claimed
 
 
-def test_more_than_there_are_leaves_all_to_others(tmp_path: Path, claimants: list[Claimant]) -> None:
+def test_more_than_there_are_leaves_all_to_others(
+    tmp_path: Path, claimants: list[Claimant]
+) -> None:
     cores = sorted(os.sched_getaffinity(0))
     claimants += [Claimant(tmp_path, len(cores) + 1), Claimant(tmp_path, len(cores))]
     assert [claimant.claimed for claimant in claimants] == [[], cores]

@@ -14,16 +14,31 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayfl.fleet import exact
-from rayfl.fleet.exact import CHUNK, Grid, Partial, Term, add_up, finish, merged, partial_sum, whole_sum
 from rayfl.fleet.executor import peak
+from rayfl.fleet.sums.exact_sums import (
+    CHUNK,
+    Grid,
+    Partial,
+    Term,
+    add_up,
+    finish,
+    merged,
+    partial_sum,
+    whole_sum,
+)
 
 Vectors = dict[int, NDArray[np.float32]]
 
 
-def mean(vectors: Vectors, weights: dict[int, float], groups: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+def mean(
+    vectors: Vectors, weights: dict[int, float], groups: Sequence[Sequence[int]]
+) -> NDArray[np.float32]:
     """The mean by way of one partial sum a group."""
     grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors))
-    parts = [partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid) for group in groups]
+    parts = [
+        partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid)
+        for group in groups
+    ]
     return finish(parts, sum(weights[c] for c in sorted(weights)))
 
 
@@ -72,16 +87,24 @@ def test_agrees_with_extended_precision(
     vectors, weights, groups, _ = drawn
     expected = reference(vectors, weights)
     # Cancellation leaves what float64 products lose, relative to the largest term.
-    terms = np.max([w * np.abs(vectors[c]).astype(np.longdouble) for c, w in weights.items()], axis=0)
-    allowed = np.spacing(np.abs(expected).astype(np.float32)) + terms * 2.0**-50 / sum(weights.values())
-    assert np.all(np.abs(mean(vectors, weights, groups).astype(np.longdouble) - expected) <= allowed)
+    terms = np.max(
+        [w * np.abs(vectors[c]).astype(np.longdouble) for c, w in weights.items()], axis=0
+    )
+    allowed = np.spacing(np.abs(expected).astype(np.float32)) + terms * 2.0**-50 / sum(
+        weights.values()
+    )
+    assert np.all(
+        np.abs(mean(vectors, weights, groups).astype(np.longdouble) - expected) <= allowed
+    )
 
 
 @pytest.mark.parametrize("magnitude", [1e-45, 1e-38, 1e-20, 1.0, 1e20, 3e38])
 @pytest.mark.parametrize("weight", [1e-60, 1.0, 1e60])
 def test_equal_vectors_are_their_own_mean_at_any_magnitude(magnitude: float, weight: float) -> None:
     vector = np.array([magnitude, -magnitude, magnitude / 2, 0.0], np.float32)
-    found = mean(dict.fromkeys(range(7), vector), dict.fromkeys(range(7), weight), [[3, 1], [0, 2, 4, 5, 6]])
+    found = mean(
+        dict.fromkeys(range(7), vector), dict.fromkeys(range(7), weight), [[3, 1], [0, 2, 4, 5, 6]]
+    )
     assert np.array_equal(found, vector)
 
 
@@ -93,7 +116,9 @@ def test_entries_twenty_orders_below_the_largest_keep_their_digits() -> None:
 
 def test_cancellation_is_exact_where_products_are() -> None:
     vectors = {c: np.array([value], np.float32) for c, value in enumerate((1e8, 1.0, -1e8))}
-    assert mean(vectors, dict.fromkeys(range(3), 1.0), [[0], [1], [2]]).tolist() == [np.float32(1 / 3)]
+    assert mean(vectors, dict.fromkeys(range(3), 1.0), [[0], [1], [2]]).tolist() == [
+        np.float32(1 / 3)
+    ]
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5])
@@ -103,21 +128,30 @@ def test_length_of_the_vectors_does_not_matter(size: int) -> None:
     weights = {0: 1.0, 1: 3.0, 2: 4.0}
     found = mean(vectors, weights, [[1], [2, 0]])
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, reference(vectors, weights).astype(np.float64), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(
+        found, reference(vectors, weights).astype(np.float64), rtol=1e-6, atol=1e-8
+    )
 
 
 def test_plain_summation_would_not_do() -> None:
     """The vectors that other tests use do tell groupings apart when they are summed in float64."""
     rng = np.random.default_rng(0)
-    vectors = {c: (rng.normal(size=4000) * 10.0 ** rng.integers(-8, 8)).astype(np.float64) for c in range(9)}
-    forward, backward = sum(vectors[c] / 3 for c in range(9)), sum(vectors[c] / 3 for c in reversed(range(9)))
+    vectors = {
+        c: (rng.normal(size=4000) * 10.0 ** rng.integers(-8, 8)).astype(np.float64)
+        for c in range(9)
+    }
+    forward, backward = (
+        sum(vectors[c] / 3 for c in range(9)),
+        sum(vectors[c] / 3 for c in reversed(range(9))),
+    )
     assert not np.array_equal(forward, backward)
 
 
 @pytest.mark.parametrize("terms", [1, 2, 200, 100_000])
 @pytest.mark.parametrize("bound", [0.0, 1e-300, 1.0, 1e200])
 def test_grids_hold_the_whole_sum(bound: float, terms: int) -> None:
-    """Both magic constants stay in one binade while a bounded sum is added, so every addition rounds alike."""
+    """Both magic constants stay in one binade while a bounded sum is added, so every addition
+    rounds alike."""
     grid = Grid.bounded(bound, terms)
     for constant, reach in ((grid.coarse, bound), (grid.fine, terms * math.ulp(grid.coarse) / 2)):
         binade = math.frexp(constant)[1]
@@ -132,7 +166,10 @@ def test_parts_may_be_merged_before_they_are_finished(
 ) -> None:
     vectors, weights, groups, _ = drawn
     grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors))
-    parts = [partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid) for group in groups]
+    parts = [
+        partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid)
+        for group in groups
+    ]
     total = sum(weights[c] for c in sorted(weights))
     assert finish([merged(parts)], total).tobytes() == finish(parts, total).tobytes()
 
@@ -148,13 +185,23 @@ def test_sample_counts_leave_nothing_to_the_fine_grid(weight: float, chunks: lis
 
 @st.composite
 def edges(draw: st.DrawFn) -> tuple[Vectors, dict[int, float], int]:
-    """Values at the edge of the grid, signed zeros and subnormal numbers among them; weights of few bits or many."""
+    """Values at the edge of the grid, signed zeros and subnormal numbers among them; weights of few
+    bits or many."""
     count, size = draw(st.integers(1, 5)), draw(st.integers(1, 6))
-    mantissas, exponents = st.integers(-(2**24) + 1, 2**24 - 1), st.integers(-60, 4) | st.integers(-149, 104)
-    value = st.builds(math.ldexp, mantissas, exponents) | st.sampled_from([0.0, -0.0, 1e-45, -1e-45])
+    mantissas, exponents = (
+        st.integers(-(2**24) + 1, 2**24 - 1),
+        st.integers(-60, 4) | st.integers(-149, 104),
+    )
+    value = st.builds(math.ldexp, mantissas, exponents) | st.sampled_from(
+        [0.0, -0.0, 1e-45, -1e-45]
+    )
     row = st.lists(value, min_size=size, max_size=size)
     vectors = {c: np.array(draw(row), np.float32) for c in range(count)}
-    weight = st.integers(1, 700).map(lambda n: n / 1024) | st.floats(1e-3, 1) | st.sampled_from([1e-60, 1.0])
+    weight = (
+        st.integers(1, 700).map(lambda n: n / 1024)
+        | st.floats(1e-3, 1)
+        | st.sampled_from([1e-60, 1.0])
+    )
     return vectors, {c: draw(weight) for c in range(count)}, draw(st.integers(1, 9))
 
 
@@ -169,7 +216,8 @@ def test_plain_additions_are_made_only_where_they_have_the_same_bits(
     terms = [Term(vectors[c], np.float64(weight), 0) for c, weight in weights.items()]
     everything = slice(0, len(vectors[0]))
     coarse, fine = add_up(terms, everything, grid, *np.empty((3, len(vectors[0]))))
-    # Of a product half way between two points of the coarse grid, either may be taken: the rest makes up for it.
+    # Of a product half way between two points of the coarse grid, either may be taken: the rest
+    # makes up for it.
     left = found.fine.get(0, np.zeros(len(coarse)))
     assert [*map(exactly, found.coarse, left)] == [
         *map(exactly, coarse - grid.coarse, np.zeros(len(coarse)) if fine is None else fine)
@@ -184,7 +232,9 @@ def exactly(coarse: float, fine: float) -> Fraction:
 
 @given(edges() | cohorts().map(lambda drawn: (drawn[0], drawn[1], 0)))
 @settings(max_examples=200, deadline=None)
-def test_a_mean_made_at_once_is_the_one_of_partial_sums(drawn: tuple[Vectors, dict[int, float], int]) -> None:
+def test_a_mean_made_at_once_is_the_one_of_partial_sums(
+    drawn: tuple[Vectors, dict[int, float], int],
+) -> None:
     vectors, weights, more = drawn
     grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors) + more)
     total, at_once = sum(weights.values()), np.full(len(vectors[0]), np.nan, np.float32)
@@ -195,7 +245,8 @@ def test_a_mean_made_at_once_is_the_one_of_partial_sums(drawn: tuple[Vectors, di
 @pytest.mark.parametrize("odd", [0, 1, 300, CHUNK // 2])
 @pytest.mark.parametrize("clients", [1, 3, 9, 20])
 def test_a_few_odd_numbers_among_many(odd: int, clients: int) -> None:
-    """Whether a chunk is taken apart as a whole, number by number or not at all: the same bits, in any grouping."""
+    """Whether a chunk is taken apart as a whole, number by number or not at all: the same bits, in
+    any grouping."""
     rng = np.random.default_rng(odd)
     vectors = {c: rng.uniform(0.5, 1, CHUNK + 7).astype(np.float32) for c in range(clients)}
     for vector in vectors.values():
@@ -204,7 +255,9 @@ def test_a_few_odd_numbers_among_many(odd: int, clients: int) -> None:
         vector[rng.integers(0, len(vector), odd)] *= 0
     weights = {c: float(20 + c) / 1024 for c in range(clients)}
     whole = mean(vectors, weights, [range(clients)])
-    assert whole.tobytes() == mean(vectors, weights, [[c] for c in reversed(range(clients))]).tobytes()
+    assert (
+        whole.tobytes() == mean(vectors, weights, [[c] for c in reversed(range(clients))]).tobytes()
+    )
     assert np.allclose(whole, reference(vectors, weights).astype(np.float32), rtol=1e-6)
 
 
@@ -221,7 +274,9 @@ def test_most_of_a_network_is_added_plainly(monkeypatch: pytest.MonkeyPatch) -> 
     assert plain == {"add_plainly": 40, "add_up": 40}
 
 
-def counted(function: Callable[..., object], counts: Counter[str], name: str) -> Callable[..., object]:
+def counted(
+    function: Callable[..., object], counts: Counter[str], name: str
+) -> Callable[..., object]:
     def called(*arguments: object) -> object:
         counts[name] += 1
         return function(*arguments)
@@ -231,12 +286,15 @@ def counted(function: Callable[..., object], counts: Counter[str], name: str) ->
 
 @pytest.mark.parametrize("weight", [1.0, 0.75, 5 / 128])
 def test_the_least_value_that_is_whole_for_certain(weight: float) -> None:
-    """Neighbours of it, each alone in its vector: what is added plainly has nothing for the fine grid."""
+    """Neighbours of it, each alone in its vector: what is added plainly has nothing for the fine
+    grid."""
     grid = Grid.bounded(1.0, 4)
     least = np.float32(grid.whole_from(weight))
     for value in (least, np.nextafter(least, np.float32(2)), np.nextafter(least, np.float32(0))):
         vector = np.array([value, -value], np.float32)
-        _, fine = add_up([Term(vector, np.float64(weight), 0)], slice(0, 2), grid, *np.empty((3, 2)))
+        _, fine = add_up(
+            [Term(vector, np.float64(weight), 0)], slice(0, 2), grid, *np.empty((3, 2))
+        )
         assert (fine is None) == (value >= least)
         odd = Term.of(vector, weight, grid).odd(slice(0, 2), np.empty(2, np.uint32))
         assert odd.tolist() == ([] if value >= least else [0, 1])
@@ -244,11 +302,15 @@ def test_the_least_value_that_is_whole_for_certain(weight: float) -> None:
 
 def test_a_weight_of_many_bits_leaves_no_value_whole() -> None:
     vector = np.array([1.0, -1.0], np.float32)
-    assert Term.of(vector, 0.1, Grid.bounded(1.0, 4)).odd(slice(0, 2), np.empty(2, np.uint32)).tolist() == [0, 1]
+    assert Term.of(vector, 0.1, Grid.bounded(1.0, 4)).odd(
+        slice(0, 2), np.empty(2, np.uint32)
+    ).tolist() == [0, 1]
 
 
 def test_zeros_are_not_odd_and_add_up_to_a_positive_one() -> None:
     vector = np.array([0.0, -0.0], np.float32)
-    assert not len(Term.of(vector, 0.5, Grid.bounded(1.0, 4)).odd(slice(0, 2), np.empty(2, np.uint32)))
+    assert not len(
+        Term.of(vector, 0.5, Grid.bounded(1.0, 4)).odd(slice(0, 2), np.empty(2, np.uint32))
+    )
     found = mean({0: vector, 1: vector}, {0: 0.5, 1: 0.5}, [[0, 1]])
     assert found.tobytes() == np.zeros(2, np.float32).tobytes()

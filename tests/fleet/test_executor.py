@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rayfl.errors import ConfigError, DataError
 from rayfl.fleet.base import Streams
 from rayfl.fleet.executor import Executor, Task, failed, frozen, named, nbytes, peak, walked
-from rayfl.fleet.seam import SERVER, Client, DataRef, Out, Ref
+from rayfl.protocol import SERVER, Client, DataRef, Out, Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, holdings, learner
 
@@ -56,7 +56,13 @@ def test_private_entries_count_against_the_limit() -> None:
 
 @pytest.mark.parametrize(
     ("vector", "expected"),
-    [([], 0.0), ([0.0, -0.0], 0.0), ([1.0, -3.0], 3.0), ([-np.inf, 1.0], np.inf), ([np.inf], np.inf)],
+    [
+        ([], 0.0),
+        ([0.0, -0.0], 0.0),
+        ([1.0, -3.0], 3.0),
+        ([-np.inf, 1.0], np.inf),
+        ([np.inf], np.inf),
+    ],
 )
 def test_peak_is_the_largest_absolute_value(vector: list[float], expected: float) -> None:
     assert peak(np.array(vector, np.float32)) == expected
@@ -96,10 +102,14 @@ TREES = st.recursive(
 @settings(deadline=None)
 def test_walking_keeps_the_shape_of_a_tree(tree: Any) -> None:
     assert walked(tree, lambda leaf: leaf) == tree
-    assert walked(walked(tree, lambda leaf: [leaf]), lambda leaf: leaf) == walked(tree, lambda leaf: [leaf])
+    assert walked(walked(tree, lambda leaf: [leaf]), lambda leaf: leaf) == walked(
+        tree, lambda leaf: [leaf]
+    )
 
 
-@pytest.mark.parametrize("update", [np.ones(3), np.ones(6, np.float32)[::2], {"w": np.ones(3, np.float64)}])
+@pytest.mark.parametrize(
+    "update", [np.ones(3), np.ones(6, np.float32)[::2], {"w": np.ones(3, np.float64)}]
+)
 def test_updates_are_contiguous_named_float32(update: Any) -> None:
     ((name, vector),) = named(update).items()
     assert name == "w"
@@ -127,7 +137,8 @@ def test_a_place_stops_at_the_first_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kept"), [(DataError("mend me"), True), (ConfigError("and me"), True), (KeyError(1), False)]
+    ("error", "kept"),
+    [(DataError("mend me"), True), (ConfigError("and me"), True), (KeyError(1), False)],
 )
 def test_only_what_a_person_can_mend_travels_as_itself(error: Exception, kept: bool) -> None:
     try:

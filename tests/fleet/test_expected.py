@@ -1,4 +1,5 @@
-"""Sums made on an expectation have the bits of those that are asked for, and are used only when they are those."""
+"""Sums made on an expectation have the bits of those that are asked for, and are used only when
+they are those."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import numpy as np
 import pytest
 
 from rayfl.fleet.base import BaseFleet
-from rayfl.fleet.exact import Grid, Partial
-from rayfl.fleet.expected import Answer, Early, Expectation, Expected
-from rayfl.fleet.ray_fleet import RayFleet
-from rayfl.fleet.seam import SERVER, ClientId, Replies
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.sums.early_sums import Answer, Early, Expectation, Expected
+from rayfl.fleet.sums.exact_sums import Grid, Partial
+from rayfl.protocol import SERVER, ClientId, Replies
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS
 
@@ -80,5 +81,6 @@ def test_a_mean_that_was_expected_has_the_same_bits(
     for weights in (sizes, sizes, equal, sizes, sizes):
         there, near = (fleet.map(phases.leave, CLIENTS, models=models) for fleet in (on_ray, here))
         assert on_ray.get(there.mean(weights)).tobytes() == here.get(near.mean(weights)).tobytes()
-    # The first has nothing to go by; the third was expected by size, after which nothing is expected until the fourth.
+    # The first has nothing to go by; the third was expected by size, after which nothing is
+    # expected until the fourth.
     assert met == [False, True, False, False, True]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rayfl.fleet.inline import InlineFleet, fetched, here
-from rayfl.fleet.seam import DataRef, Ref
+from rayfl.protocol import DataRef, Ref
 from tests.fleet.toys import holdings, spec
 
 
@@ -23,7 +23,9 @@ def test_computes_with_the_threads_of_one_actor_and_gives_them_back(threads: int
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize(("ref", "value"), [(Ref(5), 5), (Ref({"a": 6}, "a"), 6), (Ref({"a": 6}), {"a": 6})])
+@pytest.mark.parametrize(
+    ("ref", "value"), [(Ref(5), 5), (Ref({"a": 6}, "a"), 6), (Ref({"a": 6}), {"a": 6})]
+)
 def test_references_hold_the_value(ref: Ref, value: object) -> None:
     assert fetched(ref) == value
     assert here({"list": [ref, 1], "tuple": (ref,)}) == {"list": [value, 1], "tuple": (value,)}

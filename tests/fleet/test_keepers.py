@@ -1,4 +1,5 @@
-"""Keepers: who owns large states, what travels instead, what is let go of, and what deaths do; never other bits."""
+"""Keepers: who owns large states, what travels instead, what is let go of, and what deaths do;
+never other bits."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ import rayfl
 from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
-from rayfl.fleet.expected import Answer
-from rayfl.fleet.placement import keepers_for
-from rayfl.fleet.ray_fleet import RayFleet
-from rayfl.fleet.ray_keeper import Keeper, KeeperDied, Post
-from rayfl.fleet.ray_keepers import Keepers, Kept
-from rayfl.fleet.ray_line import SHORT_CALLS
-from rayfl.fleet.seam import Ref
-from rayfl.fleet.travel import STATE_BYTES, Batch, Here, Sealed
+from rayfl.fleet.on_ray.call_values import STATE_BYTES, Batch, Here, Sealed
+from rayfl.fleet.on_ray.keeper_calls import Keepers, Kept
+from rayfl.fleet.on_ray.keeper_process import Keeper, KeeperDied, Post
+from rayfl.fleet.on_ray.placement import keepers_for
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.on_ray.socket_calls import SHORT_CALLS
+from rayfl.fleet.sums.early_sums import Answer
+from rayfl.protocol import Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, cleared, ray_fleet
 from tests.reliability.drills import SETTINGS
@@ -38,7 +39,8 @@ WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
 
 @pytest.fixture(scope="module")
 def started(cluster: None) -> Iterator[RayFleet]:
-    """Three actors, two keepers: actors of one keeper, and an actor of another. No lines: every call is a keeper's."""
+    """Three actors, two keepers: actors of one keeper, and an actor of another. No lines: every
+    call is a keeper's."""
     fleet: RayFleet = ray_fleet(3, keepers=2)
     fleet.node = "another"
     yield fleet
@@ -65,7 +67,9 @@ def history(fleet: BaseFleet, rounds: int = 4, marker: str = "") -> str:
     for fleet.round in range(rounds):
         peers = {c: fleet.state(CLIENTS[i - 1], "w") for i, c in enumerate(CLIENTS)}
         each = {c: {"peer": peer} for c, peer in peers.items() if peer is not None}
-        got = fleet.map(phases.blend, CLIENTS, each=each, size=LARGE, marker=marker if fleet.round == 2 else "")
+        got = fleet.map(
+            phases.blend, CLIENTS, each=each, size=LARGE, marker=marker if fleet.round == 2 else ""
+        )
         digest.update(fleet.get(got.mean(WEIGHTS)).tobytes() + repr(sorted(got.items())).encode())
         for client in CLIENTS:
             digest.update(fleet.get(fleet.table[client]["w"]).tobytes())
@@ -102,7 +106,9 @@ def test_an_actor_that_dies_in_the_middle_of_a_round_changes_no_bit(
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedrn"])
-def test_methods_with_large_states_do_not_see_keepers(method: str, tmp_path: Path, cluster: None) -> None:
+def test_methods_with_large_states_do_not_see_keepers(
+    method: str, tmp_path: Path, cluster: None
+) -> None:
     """SCAFFOLD's clients want their own state again, FedRN's read their neighbours'."""
     changes: dict[str, Any] = {
         "device": "cpu",  # the tests' Ray has GPUs in name only
@@ -153,11 +159,15 @@ def test_what_a_keeper_lends_is_read_only(kept: RayFleet, what: str) -> None:
 
 def test_states_lie_in_the_store_and_are_not_copied(kept: RayFleet) -> None:
     kept.map(phases.remember, CLIENTS, value=1.0, size=LARGE)
-    got = kept.map(phases.owns_memory, CLIENTS, each={c: {"peer": kept.state(1, "v")} for c in CLIENTS})
+    got = kept.map(
+        phases.owns_memory, CLIENTS, each={c: {"peer": kept.state(1, "v")} for c in CLIENTS}
+    )
     assert not any(report["own"] or report["peer"] for report in got.values())
 
 
-def test_the_coordinator_owns_none_and_fetches_none(kept: RayFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_coordinator_owns_none_and_fetches_none(
+    kept: RayFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept.map(phases.blend, CLIENTS, size=LARGE, marker="")
     fetched: list[Any] = []
     get = ray.get
@@ -179,7 +189,9 @@ def test_examinations_and_errands_read_kept_states(kept: RayFleet, here: BaseFle
         peer = fleet.state(4, "v")
         told = [fleet.map(phases.update, CLIENTS).examine(phases.norm_beside, peer=peer)]
         values: dict[str, Any] = {"list": [], "one": peer}
-        fleet.later(phases.pass_on, {-1: {}}, lambda reports, _: told.append(dict(reports)), values=values).wait()
+        fleet.later(
+            phases.pass_on, {-1: {}}, lambda reports, _: told.append(dict(reports)), values=values
+        ).wait()
         return told
 
     assert read(kept) == read(here)
@@ -216,7 +228,9 @@ def in_store() -> float:
     return float(ray.cluster_resources()["object_store_memory"] - free)
 
 
-def test_states_that_are_made_again_do_not_take_those_in_use_with_them(kept: RayFleet, here: BaseFleet) -> None:
+def test_states_that_are_made_again_do_not_take_those_in_use_with_them(
+    kept: RayFleet, here: BaseFleet
+) -> None:
     """A lost update is computed again, and leaves its state a second time, which nobody wants."""
     expected = here.map(phases.blend, CLIENTS, size=LARGE, marker="").mean(WEIGHTS)
     got = kept.map(phases.blend, CLIENTS, size=LARGE, marker="")
@@ -224,7 +238,10 @@ def test_states_that_are_made_again_do_not_take_those_in_use_with_them(kept: Ray
     assert kept.get(got.mean(WEIGHTS)).tobytes() == here.get(expected).tobytes()
     assert states(kept) == len(CLIENTS)
     for client in CLIENTS:
-        assert kept.get(kept.table[client]["w"]).tobytes() == here.get(here.table[client]["w"]).tobytes()
+        assert (
+            kept.get(kept.table[client]["w"]).tobytes()
+            == here.get(here.table[client]["w"]).tobytes()
+        )
 
 
 def test_keepers_end_with_their_fleet(mortal: RayFleet) -> None:
@@ -272,7 +289,9 @@ def test_large_states_of_a_call_on_a_line_are_kept_as_well(mortal: RayFleet) -> 
     assert all(place.line is not None for place in mortal.pool)
     mortal.map(phases.remember, CLIENTS, value=4.0, size=LARGE)
     assert {type(mortal.table[client]["v"].handle) for client in CLIENTS} == {Kept}
-    assert [report["before"][0] for report in mortal.map(phases.remember, CLIENTS, value=0.0).values()] == [4.0] * 5
+    assert [
+        report["before"][0] for report in mortal.map(phases.remember, CLIENTS, value=0.0).values()
+    ] == [4.0] * 5
 
 
 # -- deaths ----------------------------------------------------------------------------------------------------------
@@ -287,7 +306,9 @@ def test_a_dead_keeper_loses_states_like_a_dead_node(mortal: RayFleet, use: str)
     uses: dict[str, Callable[[], object]] = {
         "run": lambda: mortal.map(phases.describe, CLIENTS),
         "get": lambda: mortal.get(theirs),
-        "examine": lambda: mortal.map(phases.update, CLIENTS).examine(phases.norm_beside, peer=theirs),
+        "examine": lambda: mortal.map(phases.update, CLIENTS).examine(
+            phases.norm_beside, peer=theirs
+        ),
         # One call, of a place whose keeper lives.
         "lend": lambda: mortal.map(phases.pass_on, [0], values={"list": [], "one": theirs}),
     }
@@ -298,7 +319,8 @@ def test_a_dead_keeper_loses_states_like_a_dead_node(mortal: RayFleet, use: str)
 
 
 def test_a_keepers_own_trouble_is_not_an_actors_death(kept: RayFleet) -> None:
-    """A call that a keeper cannot make stops the run with what was wrong; no actor is replaced for it."""
+    """A call that a keeper cannot make stops the run with what was wrong; no actor is replaced for
+    it."""
     before = [place.generation for place in kept.pool]
     kept.map(phases.remember, CLIENTS, value=4.0, size=LARGE)
     stranger = Ref(Kept(0, (-1, 0), []), "v", 8)
@@ -312,7 +334,9 @@ def test_a_keepers_death_is_known_when_it_arrives_from_elsewhere(cluster: None) 
         raise KeeperDied("killed")
 
     raising = ray.remote(raise_it)
-    with pytest.raises(ObjectLostError, match=r"a keeper of client states died, .*: killed") as caught:
+    with pytest.raises(
+        ObjectLostError, match=r"a keeper of client states died, .*: killed"
+    ) as caught:
         ray.get(raising.remote())
     assert isinstance(caught.value, RayTaskError)
 
@@ -330,7 +354,15 @@ def test_without_keepers_nothing_is_started(on_ray: BaseFleet) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "actors", "keepers"),
-    [("auto", 1, 0), ("auto", 64, 0), ("auto", 65, 2), ("auto", 256, 4), ("auto", 257, 5), (0, 999, 0), (3, 1, 3)],
+    [
+        ("auto", 1, 0),
+        ("auto", 64, 0),
+        ("auto", 65, 2),
+        ("auto", 256, 4),
+        ("auto", 257, 5),
+        (0, 999, 0),
+        (3, 1, 3),
+    ],
 )
 def test_how_many_keepers_there_are(wanted: int | str, actors: int, keepers: int) -> None:
     assert keepers_for(wanted, actors) == keepers
@@ -350,7 +382,11 @@ def test_a_handle_that_goes_says_so_once() -> None:
 
 
 def test_tickets_are_never_given_twice(kept: RayFleet) -> None:
-    seen = [kept.table[0]["v"].handle.key for _ in range(3) if kept.map(phases.remember, [0], value=0.0, size=LARGE)]
+    seen = [
+        kept.table[0]["v"].handle.key
+        for _ in range(3)
+        if kept.map(phases.remember, [0], value=0.0, size=LARGE)
+    ]
     assert len(set(seen)) == 3
 
 
@@ -359,13 +395,21 @@ def test_whole_states_travel_unopened_and_come_back() -> None:
     mixed = {"w": Ref("a", "w", 5), "v": Ref(Here({"v": 8}), "v", 5)}
     sealed = Sealed(pickle.dumps({"v": np.arange(3), "log": [7]}))
     small = {"log": Ref(sealed, "log", 5), "v": Ref(sealed, "v", 5)}
-    tasks = [Task(i, 2, {}, state) for i, state in enumerate([whole, mixed, {}, {"x": Ref("a", "w")}, small])]
+    tasks = [
+        Task(i, 2, {}, state)
+        for i, state in enumerate([whole, mixed, {}, {"x": Ref("a", "w")}, small])
+    ]
     values: dict[Any, int] = {}
     batch = Batch.packed(tasks, values)
     assert batch.stored == {0: {"w": 0, "y": 1}}
     assert list(values) == ["a", "b"]
     back = batch.unpacked([{"w": 1}, {"y": 2}])
-    assert [dict(task.state) for task in back[:4]] == [{"w": 1, "y": 2}, {"w": 1, "v": 8}, {}, {"x": 1}]
+    assert [dict(task.state) for task in back[:4]] == [
+        {"w": 1, "y": 2},
+        {"w": 1, "v": 8},
+        {},
+        {"x": 1},
+    ]
     assert list(back[4].state) == ["log", "v"]
     assert (back[4].state["log"], back[4].state["v"].tolist()) == ([7], [0, 1, 2])
     assert not sealed.value["v"].flags.writeable

@@ -10,12 +10,12 @@ import pytest
 
 from rayfl.errors import PhaseError
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.lockstep import TRIAL_CLIENTS, Lockstep, Pace
-from rayfl.fleet.seam import Client, Out, Vector
+from rayfl.fleet.stacking import TRIAL_CLIENTS, Lockstep, Pace
 from rayfl.learn.fit import fit, outputs
 from rayfl.learn.learner import Learner
+from rayfl.learn.local_fit import Fit, Training
 from rayfl.learn.training import LocalTraining, Normalisation
-from rayfl.learn.wish import Fit, Training
+from rayfl.protocol import Client, Out, Vector
 from tests.fleet.toys import CLIENTS, holdings, network, spec
 
 
@@ -24,14 +24,18 @@ def left_to_the_place(client: Client, *, w: Vector) -> Training[Out]:
     once = yield Fit(w)
     seen = outputs(client.learner, once, client.x)
     twice = yield Fit(once)
-    return Out({"n": len(client), "seen": float(np.abs(seen).sum())}, update=twice, state={"w": twice})
+    return Out(
+        {"n": len(client), "seen": float(np.abs(seen).sum())}, update=twice, state={"w": twice}
+    )
 
 
 def by_itself(client: Client, *, w: Vector) -> Out:
     once = fit(client, w)
     seen = outputs(client.learner, once, client.x)
     twice = fit(client, once)
-    return Out({"n": len(client), "seen": float(np.abs(seen).sum())}, update=twice, state={"w": twice})
+    return Out(
+        {"n": len(client), "seen": float(np.abs(seen).sum())}, update=twice, state={"w": twice}
+    )
 
 
 def fails_at_three(client: Client, *, w: Vector) -> Training[Out]:
@@ -53,7 +57,10 @@ def weights() -> Vector:
 
 def test_a_phase_that_leaves_training_to_the_place_has_the_bits_of_one_that_trains() -> None:
     one, other = fleet_with("never"), fleet_with("never")
-    left, own = one.map(left_to_the_place, CLIENTS, w=weights()), other.map(by_itself, CLIENTS, w=weights())
+    left, own = (
+        one.map(left_to_the_place, CLIENTS, w=weights()),
+        other.map(by_itself, CLIENTS, w=weights()),
+    )
     assert dict(left) == dict(own)
     everyone = dict.fromkeys(CLIENTS, 1.0)
     assert one.get(left.mean(everyone)).tobytes() == other.get(own.mean(everyone)).tobytes()
@@ -71,7 +78,9 @@ def test_together_differs_by_rounding_only_and_costs_the_same() -> None:
     assert [report["seen"] for report in together.values()] == pytest.approx(
         [r["seen"] for r in apart.values()], rel=1e-4
     )
-    np.testing.assert_allclose(other.get(together.mean(everyone)), one.get(apart.mean(everyone)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        other.get(together.mean(everyone)), one.get(apart.mean(everyone)), rtol=1e-4, atol=1e-6
+    )
     assert one.costs == other.costs
     assert one.costs.backward == 2 * 2 * sum(one.size(client) for client in CLIENTS)
 
@@ -85,7 +94,9 @@ def test_the_client_that_raises_is_named(stack: str) -> None:
 # -- how many together -----------------------------------------------------------------------------------------------
 
 
-def lockstep(stack: Any, alone: list[float] | None = None, together: list[float] | None = None) -> Lockstep:
+def lockstep(
+    stack: Any, alone: list[float] | None = None, together: list[float] | None = None
+) -> Lockstep:
     made = Lockstep(Learner(network, LocalTraining(stack=stack), Normalisation()))
     made.paces = {"alone": Pace(alone or []), "together": Pace(together or [])}
     return made

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl.fleet.exact import CHUNK
-from rayfl.fleet.pages import LEAST_BYTES, SUPPORTED, Opened, Page, Pages
-from rayfl.fleet.ray_replies import in_parts
-from rayfl.fleet.seam import Vector
+from rayfl.fleet.on_ray.ray_replies import in_parts
+from rayfl.fleet.sums.exact_sums import CHUNK
+from rayfl.fleet.sums.shared_memory import LEAST_BYTES, SUPPORTED, Opened, Page, Pages
+from rayfl.protocol import Vector
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="pages are a matter of Linux")
 
@@ -34,7 +34,7 @@ def filled(pages: Pages, value: float = 3.0) -> tuple[Vector, Page]:
 
 OTHER = """
 import sys
-from rayfl.fleet.pages import Pages
+from rayfl.fleet.sums.shared_memory import Pages
 pages = Pages()
 vector = pages.vector({length})
 vector.fill(7)
@@ -68,7 +68,9 @@ def test_another_process_reads_and_writes_it(other: subprocess.Popen[str]) -> No
     assert float(out) == 7 * LENGTH + CHUNK
 
 
-def test_what_was_opened_outlives_its_process_and_nothing_else_does(other: subprocess.Popen[str]) -> None:
+def test_what_was_opened_outlives_its_process_and_nothing_else_does(
+    other: subprocess.Popen[str],
+) -> None:
     page = its_page(other)
     opened = page.open()
     other.send_signal(signal.SIGKILL)
@@ -131,7 +133,7 @@ def test_only_the_pages_of_the_last_sum_stay_open() -> None:
 
 def test_there_are_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on open files must not end a run: what finds no page lies in ordinary memory."""
-    monkeypatch.setattr("rayfl.fleet.pages.MOST_PAGES", 2)
+    monkeypatch.setattr("rayfl.fleet.sums.shared_memory.MOST_PAGES", 2)
     pages = Pages()
     vectors = [pages.vector(LENGTH) for _ in range(3)]
     assert [pages.page_of(vector) is None for vector in vectors] == [False, False, True]
@@ -157,11 +159,15 @@ def test_pages_have_no_name() -> None:
     vector, page = filled(Pages())
     named = os.readlink(f"/proc/{page.pid}/fd/{page.descriptor}")
     assert named == "/memfd:rayfl (deleted)"
-    assert not ({path.name for path in shared.iterdir()} - {path.name for path in before}) & {"rayfl"}
+    assert not ({path.name for path in shared.iterdir()} - {path.name for path in before}) & {
+        "rayfl"
+    }
     assert vector.flags.writeable
 
 
-@pytest.mark.parametrize(("length", "parts"), [(1, 2), (CHUNK, 3), (CHUNK + 1, 2), (10 * CHUNK - 1, 3), (10**6, 7)])
+@pytest.mark.parametrize(
+    ("length", "parts"), [(1, 2), (CHUNK, 3), (CHUNK + 1, 2), (10 * CHUNK - 1, 3), (10**6, 7)]
+)
 def test_parts_cover_a_vector_in_whole_chunks(length: int, parts: int) -> None:
     found = in_parts(length, parts)
     assert len(found) <= parts

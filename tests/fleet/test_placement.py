@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayfl.fleet.placement import CALL_SECONDS, GRAIN_SECONDS, HEAD_SHARE, Plan, longest_first
+from rayfl.fleet.on_ray.placement import (
+    CALL_SECONDS,
+    GRAIN_SECONDS,
+    HEAD_SHARE,
+    Plan,
+    longest_first,
+)
 
 Job = tuple[int, float]
 
@@ -42,7 +48,9 @@ def test_no_task_is_lost_or_done_twice(times: list[float], actors: int) -> None:
 
 @given(TIMES.filter(bool), st.integers(1, 5), st.data())
 @settings(deadline=None)
-def test_tasks_that_are_put_back_come_again(times: list[float], actors: int, data: st.DataObject) -> None:
+def test_tasks_that_are_put_back_come_again(
+    times: list[float], actors: int, data: st.DataObject
+) -> None:
     plan, finished, deaths = plan_of(times, actors), [], 5
     while plan:
         batch = plan.next()
@@ -98,7 +106,8 @@ def test_pieces_of_the_tail_are_worth_a_call() -> None:
 
 @pytest.mark.parametrize("actors", [2, 4, 8])
 def test_a_skewed_cohort_ends_close_to_the_ideal(actors: int) -> None:
-    """Actors that take the next list when idle finish together, though the predicted times are 30 % off."""
+    """Actors that take the next list when idle finish together, though the predicted times are 30 %
+    off."""
     rng = np.random.default_rng(actors)
     times = rng.lognormal(0, 1.2, 100)
     plan, clocks = plan_of(times.tolist(), actors), [0.0] * actors

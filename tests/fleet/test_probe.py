@@ -8,10 +8,10 @@ import torch
 from rayfl.errors import ResourceError
 from rayfl.fleet import coordinator
 from rayfl.fleet.executor import Executor, Task
-from rayfl.fleet.probe import HEADROOM, STEPS, footprint, share_of
-from rayfl.fleet.seam import Client
+from rayfl.fleet.on_ray.gpu_probe import HEADROOM, STEPS, footprint, share_of
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.protocol import Client
 from tests.fleet.toys import holdings, network, spec
 
 GIB = 1 << 30
@@ -77,5 +77,8 @@ def test_auto_measures_on_a_gpu(cluster: None) -> None:
 
 
 def test_auto_is_refused_where_nothing_can_measure(cluster: None) -> None:
-    with pytest.raises(ResourceError, match=r"gpus_per_client is a number where several runs share the GPUs; got auto"):
+    with pytest.raises(
+        ResourceError,
+        match=r"gpus_per_client is a number where several runs share the GPUs; got auto",
+    ):
         coordinator.placed(1, 1.0, "auto", "cuda", 9)

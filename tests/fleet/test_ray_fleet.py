@@ -20,11 +20,19 @@ from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet import ray_fleet as module
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
-from rayfl.fleet.pages import LEAST_BYTES, SUPPORTED
-from rayfl.fleet.ray_actor import FIRST_CALLS
-from rayfl.fleet.ray_fleet import RayFleet
-from rayfl.fleet.seam import SERVER, DataRef, Ref, Replies
-from rayfl.fleet.travel import INLINE_BYTES, STATE_BYTES, Here, Slot, emptied, filled, within_limit
+from rayfl.fleet.on_ray.call_values import (
+    INLINE_BYTES,
+    STATE_BYTES,
+    Here,
+    Slot,
+    emptied,
+    filled,
+    within_limit,
+)
+from rayfl.fleet.on_ray.client_actor import FIRST_CALLS
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.sums.shared_memory import LEAST_BYTES, SUPPORTED
+from rayfl.protocol import SERVER, DataRef, Ref, Replies
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, ray_fleet, spec
 
@@ -46,7 +54,9 @@ def calls(ray_pool: RayFleet, monkeypatch: pytest.MonkeyPatch) -> Calls:
     made: Calls = []
     call = ray_pool._run
 
-    def recorded(place: int, number: int, phase: Any, batch: list[Task], shared: Any, *more: Any) -> Any:
+    def recorded(
+        place: int, number: int, phase: Any, batch: list[Task], shared: Any, *more: Any
+    ) -> Any:
         values: dict[Any, int] = {}
         emptied([shared, [task.inputs for task in batch], [task.state for task in batch]], values)
         made.append((place, [task.client for task in batch], list(values)))
@@ -73,7 +83,9 @@ def test_one_call_an_actor_with_its_list(ray_pool: RayFleet, calls: Calls) -> No
     assert sorted(clients for _, clients, _ in calls) == [[0, 5, 1], [3, 4]]
 
 
-def test_slow_work_keeps_a_tail_for_the_actor_that_is_done_first(ray_pool: RayFleet, calls: Calls) -> None:
+def test_slow_work_keeps_a_tail_for_the_actor_that_is_done_first(
+    ray_pool: RayFleet, calls: Calls
+) -> None:
     ray_pool.seconds_per_sample = 0.1
     ray_pool.map(phases.work, CLIENTS)
     assert len(calls) > 2
@@ -94,7 +106,11 @@ def test_large_inputs_travel_once_by_reference(ray_pool: RayFleet, calls: Calls)
     import ray
 
     large = np.ones(INLINE_BYTES)
-    got = ray_pool.map(phases.pass_on, CLIENTS, values={"list": [ray_pool.put(large)] * 3, "one": ray_pool.put(large)})
+    got = ray_pool.map(
+        phases.pass_on,
+        CLIENTS,
+        values={"list": [ray_pool.put(large)] * 3, "one": ray_pool.put(large)},
+    )
     assert got[0]["total"] == 4 * len(large)
     assert all(isinstance(value, ray.ObjectRef) for _, _, values in calls for value in values)
     assert all(len(values) == 2 for _, _, values in calls)
@@ -110,13 +126,17 @@ def test_arguments_above_the_limit_are_split_over_several_calls(
     ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_ARGUMENT_BYTES", 100)
-    each = {client: {"values": {"list": [np.full(5, client)], "one": np.ones(1)}} for client in CLIENTS}
+    each = {
+        client: {"values": {"list": [np.full(5, client)], "one": np.ones(1)}} for client in CLIENTS
+    }
     got = ray_pool.map(phases.pass_on, CLIENTS, each=each)
     assert [report["total"] for report in got.values()] == [5.0 * client + 1 for client in CLIENTS]
     assert sorted(len(clients) for _, clients, _ in calls) == [1, 2, 2]
 
 
-def test_state_moves_from_actor_to_actor(ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_moves_from_actor_to_actor(
+    ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The coordinator sends a reference and never fetches what it refers to."""
     import ray
 
@@ -131,7 +151,9 @@ def test_state_moves_from_actor_to_actor(ray_pool: RayFleet, calls: Calls, monke
     monkeypatch.setattr(ray, "get", noted)
     monkeypatch.setattr(ray_pool, "get", None)
     calls.clear()
-    each = {client: {"peer": ray_pool.state(CLIENTS[i - 1], "v")} for i, client in enumerate(CLIENTS)}
+    each = {
+        client: {"peer": ray_pool.state(CLIENTS[i - 1], "v")} for i, client in enumerate(CLIENTS)
+    }
     got = ray_pool.map(phases.read_peer, CLIENTS, each=each, value=0.0)
     assert all(report["peer"] == [3.0] * STATE_BYTES for report in got.values())
     assert len({value for _, _, values in calls for value in values}) == len(CLIENTS)
@@ -139,19 +161,27 @@ def test_state_moves_from_actor_to_actor(ray_pool: RayFleet, calls: Calls, monke
     assert [outcome.report.keys() for outcome in outcomes] == [{"peer"}] * len(CLIENTS)
 
 
-def test_small_states_come_with_the_answer_and_go_with_the_call(ray_pool: RayFleet, calls: Calls) -> None:
+def test_small_states_come_with_the_answer_and_go_with_the_call(
+    ray_pool: RayFleet, calls: Calls
+) -> None:
     ray_pool.map(phases.remember, CLIENTS, value=3.0)
     known = [ray_pool.state(client, "v") for client in CLIENTS]
     assert all(ref is not None and isinstance(ref.handle, Here) for ref in known)
     calls.clear()
-    got = ray_pool.map(phases.read_peer, CLIENTS, each={c: {"peer": known[i]} for i, c in enumerate(CLIENTS)}, value=0)
+    got = ray_pool.map(
+        phases.read_peer,
+        CLIENTS,
+        each={c: {"peer": known[i]} for i, c in enumerate(CLIENTS)},
+        value=0,
+    )
     assert all(report["peer"] == [3.0] * 3 for report in got.values())
     assert not any(values for _, _, values in calls)
     assert ray_pool.costs.down == 3 * 8 * len(CLIENTS)
 
 
 def test_a_small_state_is_its_own_and_nobody_can_write_to_it(ray_pool: RayFleet) -> None:
-    """Not a view of the answer, which would stay in memory as long as one client's state is the latest."""
+    """Not a view of the answer, which would stay in memory as long as one client's state is the
+    latest."""
     ray_pool.map(phases.remember, CLIENTS, value=3.0)
     for client in CLIENTS:
         array = ray_pool.get(ray_pool.table[client]["v"])
@@ -193,13 +223,15 @@ def test_whoever_shares_the_coordinators_processor_is_sent_to_last(
     for place, core in [(0, 7), (1, 9)]:
         monkeypatch.setitem(ray_pool.hellos[place], "cores", [core])
     for here, order in [(7, [1, 0]), (9, [0, 1]), (8, [0, 1])]:
-        monkeypatch.setattr("rayfl.fleet.ray_fleet.current", lambda here=here: here)
+        monkeypatch.setattr("rayfl.fleet.on_ray.ray_fleet.current", lambda here=here: here)
         calls.clear()
         ray_pool.map(phases.describe, CLIENTS)
         assert [place for place, _, _ in calls] == order
 
 
-def test_short_rounds_are_not_halted_by_a_search_through_all_that_was_imported(ray_pool: RayFleet) -> None:
+def test_short_rounds_are_not_halted_by_a_search_through_all_that_was_imported(
+    ray_pool: RayFleet,
+) -> None:
     for _ in range(FIRST_CALLS):
         ray_pool.map(phases.garbage, CLIENTS)
     for report in ray_pool.map(phases.garbage, CLIENTS).values():
@@ -244,9 +276,13 @@ def test_an_examination_survives_a_death(ray_pool: RayFleet, here: BaseFleet) ->
 
 
 @pytest.mark.parametrize(
-    "look", [lambda got: got.mean(WEIGHTS), lambda got: got.examine(phases.norm)], ids=["mean", "examine"]
+    "look",
+    [lambda got: got.mean(WEIGHTS), lambda got: got.examine(phases.norm)],
+    ids=["mean", "examine"],
 )
-def test_a_round_with_a_death_frees_its_updates(ray_pool: RayFleet, look: Callable[[Replies], object]) -> None:
+def test_a_round_with_a_death_frees_its_updates(
+    ray_pool: RayFleet, look: Callable[[Replies], object]
+) -> None:
     """At once, and not only when Python looks for garbage."""
     gc.collect()
     gc.disable()
@@ -261,7 +297,9 @@ def test_a_round_with_a_death_frees_its_updates(ray_pool: RayFleet, look: Callab
         gc.enable()
 
 
-def test_a_death_during_a_map_changes_nothing(ray_pool: RayFleet, here: BaseFleet, tmp_path: Path) -> None:
+def test_a_death_during_a_map_changes_nothing(
+    ray_pool: RayFleet, here: BaseFleet, tmp_path: Path
+) -> None:
     marker, weights = tmp_path / "died", dict.fromkeys(CLIENTS, 1.0)
     got = ray_pool.map(phases.die_once, CLIENTS, victim=4, marker=str(marker))
     assert marker.exists()
@@ -277,7 +315,9 @@ def test_a_task_whose_actors_keep_dying_stops_the_run(
     monkeypatch.setattr(module, "LIVES_OF_A_TASK", 2)
     diary = tmp_path / "deaths"
     ray_pool.round = 9
-    with pytest.raises(PhaseError, match=r"client 1 was part of 2 calls in round 9 whose actors died"):
+    with pytest.raises(
+        PhaseError, match=r"client 1 was part of 2 calls in round 9 whose actors died"
+    ):
         ray_pool.map(phases.die, [1], victim=1, diary=str(diary))
     assert diary.read_text() == "xx"
     ray_pool.bury_the_dead()
@@ -286,7 +326,10 @@ def test_a_task_whose_actors_keep_dying_stops_the_run(
 
 def test_a_replacement_knows_the_features(here: BaseFleet, cluster: None) -> None:
     fleet = ray_fleet(1)
-    features = {name: np.arange(3.0 * n, dtype=np.float32).reshape(n, 3) for name, n in (("train", 20), ("public", 5))}
+    features = {
+        name: np.arange(3.0 * n, dtype=np.float32).reshape(n, 3)
+        for name, n in (("train", 20), ("public", 5))
+    }
     expected = read_features(here, features)
     try:
         assert read_features(fleet, features) == expected
@@ -304,12 +347,22 @@ def read_features(fleet: BaseFleet, features: dict[str, Any]) -> dict[int, Any]:
 
 @pytest.mark.parametrize(
     ("error", "lost"),
-    [("ObjectStoreFullError", True), ("ActorDiedError", True), ("RayTaskError", False), (None, False)],
+    [
+        ("ObjectStoreFullError", True),
+        ("ActorDiedError", True),
+        ("RayTaskError", False),
+        (None, False),
+    ],
 )
-def test_the_place_failed_or_the_method_did(ray_pool: RayFleet, error: str | None, lost: bool) -> None:
+def test_the_place_failed_or_the_method_did(
+    ray_pool: RayFleet, error: str | None, lost: bool
+) -> None:
     import ray.exceptions
 
-    made = {"RayTaskError": lambda: ray.exceptions.RayTaskError("f", "text", ValueError()), None: ValueError}
+    made = {
+        "RayTaskError": lambda: ray.exceptions.RayTaskError("f", "text", ValueError()),
+        None: ValueError,
+    }
     raised = made[error]() if error in made else getattr(ray.exceptions, str(error))()
     assert ray_pool.lost(raised) == lost
 
@@ -344,7 +397,9 @@ def sent(ray_pool: RayFleet, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @on_linux
-def test_large_updates_are_added_up_where_they_lie(ray_pool: RayFleet, large: bytes, sent: list[str]) -> None:
+def test_large_updates_are_added_up_where_they_lie(
+    ray_pool: RayFleet, large: bytes, sent: list[str]
+) -> None:
     got = ray_pool.map(phases.update, CLIENTS, **LARGE)
     mean = ray_pool.get(got.mean(WEIGHTS))
     assert mean.tobytes() == large
@@ -357,7 +412,9 @@ def test_actors_on_other_nodes_send_their_sums(
     ray_pool: RayFleet, large: bytes, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ray_pool.hellos[1], "node", "another")
-    assert ray_pool.get(ray_pool.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes() == large
+    assert (
+        ray_pool.get(ray_pool.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes() == large
+    )
     assert Counter(sent)["begin_sum"] == Counter(sent)["partial"] == 1
     assert "add_up" not in sent
 
@@ -367,7 +424,11 @@ def test_an_actor_that_dies_before_its_updates_are_read(
     ray_pool: RayFleet, large: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has said where they lie; then nobody can open them any more."""
-    got, vector, before = ray_pool.map(phases.update, CLIENTS, **LARGE), ray_pool.pages.vector, pids(ray_pool)
+    got, vector, before = (
+        ray_pool.map(phases.update, CLIENTS, **LARGE),
+        ray_pool.pages.vector,
+        pids(ray_pool),
+    )
 
     def kill_first(length: int) -> Any:
         monkeypatch.setattr(ray_pool.pages, "vector", vector)
@@ -382,7 +443,10 @@ def test_an_actor_that_dies_before_its_updates_are_read(
 
 @on_linux
 def test_actors_that_do_not_see_each_others_memory_send_their_sums(
-    ray_pool: RayFleet, large: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ray_pool: RayFleet,
+    large: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(ray_pool, "shares_memory", True)
     page_of = ray_pool.pages.page_of
@@ -398,8 +462,10 @@ def test_actors_that_do_not_see_each_others_memory_send_their_sums(
 def test_more_updates_than_pages_send_their_sums(
     ray_pool: RayFleet, large: bytes, sent: list[str], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("rayfl.fleet.ray_replies.MOST_PAGES", most)
-    assert ray_pool.get(ray_pool.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes() == large
+    monkeypatch.setattr("rayfl.fleet.on_ray.ray_replies.MOST_PAGES", most)
+    assert (
+        ray_pool.get(ray_pool.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes() == large
+    )
     assert Counter(sent)["begin_sum"] == Counter(sent)["partial"] == 1
 
 
@@ -413,18 +479,23 @@ def test_pages_are_used_again_round_after_round(ray_pool: RayFleet) -> None:
         return {page for report in got.values() for page in report["pages"]}
 
     before, after = round_of(CLIENTS), [round_of(CLIENTS) for _ in range(8)][-1]
-    # Whoever is slow leaves the other up to all of a cohort. A page shows as two descriptors: its own and its map's.
+    # Whoever is slow leaves the other up to all of a cohort. A page shows as two descriptors: its
+    # own and its map's.
     assert before
     assert len(after | before) - len(before) <= 2 * 2 * (len(CLIENTS) + 1) < 8 * 2 * len(CLIENTS)
 
 
 # -- what travels ----------------------------------------------------------------------------------------------------
 
-HANDLES = st.integers(0, 4).map(lambda i: f"handle {i}") | st.integers(5, 6).map(lambda i: Here(entries(i)))
+HANDLES = st.integers(0, 4).map(lambda i: f"handle {i}") | st.integers(5, 6).map(
+    lambda i: Here(entries(i))
+)
 REFS = st.builds(Ref, HANDLES, st.none() | st.sampled_from(["w", "y"]))
 INPUTS = st.recursive(
     st.integers() | st.just(DataRef("test")) | REFS,
-    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=2), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.text(max_size=2), inner)
+    ),
     max_leaves=8,
 )
 
@@ -459,7 +530,11 @@ def test_references_travel_once_each_and_come_back(inputs: Any) -> None:
 
 def test_a_slot_names_the_value_and_its_entry() -> None:
     values: dict[Any, int] = {}
-    assert emptied([Ref("a"), Ref("b", "w"), Ref("a", "y")], values) == [Slot(0, None), Slot(1, "w"), Slot(0, "y")]
+    assert emptied([Ref("a"), Ref("b", "w"), Ref("a", "y")], values) == [
+        Slot(0, None),
+        Slot(1, "w"),
+        Slot(0, "y"),
+    ]
     assert values == {"a": 0, "b": 1}
 
 

@@ -1,4 +1,5 @@
-"""Standing lines: laid to actors with short calls, they change nothing but time, and a death shows on them."""
+"""Standing lines: laid to actors with short calls, they change nothing but time, and a death shows
+on them."""
 
 from __future__ import annotations
 
@@ -15,10 +16,18 @@ import ray
 
 from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet
-from rayfl.fleet.ray_fleet import RayFleet
-from rayfl.fleet.ray_line import KEY_BYTES, SHORT_CALLS, Line, LineError, answered, receive, send
-from rayfl.fleet.seam import Ref
-from rayfl.fleet.travel import INLINE_BYTES
+from rayfl.fleet.on_ray.call_values import INLINE_BYTES
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.on_ray.socket_calls import (
+    KEY_BYTES,
+    SHORT_CALLS,
+    Line,
+    LineError,
+    answered,
+    receive,
+    send,
+)
+from rayfl.protocol import Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, ray_fleet
 
@@ -80,7 +89,9 @@ def test_rounds_on_lines_have_the_same_bits_and_costs(lined: RayFleet, here: Bas
     assert lined.costs.take() == here.costs.take()
 
 
-def test_a_small_model_goes_by_line_and_a_large_one_by_reference(lined: RayFleet, by_call: list[Any]) -> None:
+def test_a_small_model_goes_by_line_and_a_large_one_by_reference(
+    lined: RayFleet, by_call: list[Any]
+) -> None:
     got = lined.map(phases.update, CLIENTS)
     small = got.mean(WEIGHTS)
     by_call.clear()
@@ -90,7 +101,9 @@ def test_a_small_model_goes_by_line_and_a_large_one_by_reference(lined: RayFleet
     assert len(by_call) == len(lined.pool)
 
 
-def test_an_actor_whose_calls_have_become_long_is_called(lined: RayFleet, here: BaseFleet, by_call: list[Any]) -> None:
+def test_an_actor_whose_calls_have_become_long_is_called(
+    lined: RayFleet, here: BaseFleet, by_call: list[Any]
+) -> None:
     for place in lined.pool:
         place.short_calls = 0
     lined.map(phases.describe, CLIENTS)
@@ -107,7 +120,9 @@ def test_states_outlive_a_visit_on_a_line(lined: RayFleet) -> None:
 
 def test_an_errand_goes_on_beside_a_line(lined: RayFleet, here: BaseFleet) -> None:
     told: list[Any] = []
-    errand = lined.later(phases.draw, {-1: {}, -2: {}}, lambda reports, _: told.append(dict(reports)))
+    errand = lined.later(
+        phases.draw, {-1: {}, -2: {}}, lambda reports, _: told.append(dict(reports))
+    )
     assert means(lined, 1) == means(here, 1)
     errand.wait()
     expected: list[Any] = []
@@ -117,7 +132,9 @@ def test_an_errand_goes_on_beside_a_line(lined: RayFleet, here: BaseFleet) -> No
 
 
 @pytest.mark.parametrize("victims", [[0], [0, 1]])
-def test_actors_that_died_with_a_line_are_replaced(lined: RayFleet, here: BaseFleet, victims: list[int]) -> None:
+def test_actors_that_died_with_a_line_are_replaced(
+    lined: RayFleet, here: BaseFleet, victims: list[int]
+) -> None:
     before = [hello["pid"] for hello in lined.hellos]
     for victim in victims:
         os.kill(before[victim], signal.SIGKILL)
@@ -142,7 +159,9 @@ def test_what_a_method_raises_is_told_and_the_line_stands(lined: RayFleet) -> No
 
 
 @pytest.mark.parametrize("on", [CLIENTS[0], CLIENTS[-1]])
-def test_an_answer_that_nobody_waited_for_is_not_the_next_ones(lined: RayFleet, here: BaseFleet, on: int) -> None:
+def test_an_answer_that_nobody_waited_for_is_not_the_next_ones(
+    lined: RayFleet, here: BaseFleet, on: int
+) -> None:
     with pytest.raises(PhaseError, match="what went wrong here"):
         lined.map(phases.fail_early, CLIENTS, on=on, seconds=0.02)
     assert means(lined) == means(here)

@@ -10,7 +10,7 @@ import pytest
 from rayfl.errors import ConfigError, DataError, PhaseError, RayflError
 from rayfl.fleet.base import BaseFleet, Streams
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.seam import REPORT_LIMIT, SERVER, Algorithm, NobodyLeft
+from rayfl.protocol import REPORT_LIMIT, SERVER, Algorithm, NobodyLeft
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, holdings, spec
 
@@ -25,7 +25,9 @@ class Bounds(NamedTuple):
 # -- what arrives ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["x", "y", "shared", "own", "nested", "public", "state", "nested state", "peer"])
+@pytest.mark.parametrize(
+    "what", ["x", "y", "shared", "own", "nested", "public", "state", "nested state", "peer"]
+)
 @pytest.mark.parametrize("size", [3, 50_000])
 def test_writing_to_what_arrives_raises(fleet: BaseFleet, what: str, size: int) -> None:
     fleet.map(phases.remember, CLIENTS, value=1.0)
@@ -83,7 +85,9 @@ def test_named_tuples_arrive_as_they_are(fleet: BaseFleet) -> None:
     assert got[0] == {"kind": "Bounds", "low": 1.0, "high": 2.0}
 
 
-@pytest.mark.parametrize("wrap", [lambda array: array, lambda array: {"w": [array]}], ids=["array", "nested"])
+@pytest.mark.parametrize(
+    "wrap", [lambda array: array, lambda array: {"w": [array]}], ids=["array", "nested"]
+)
 def test_put_stores_a_value_as_it_is_now(fleet: BaseFleet, wrap: Any) -> None:
     array = np.arange(4.0)
     ref = fleet.put(wrap(array))
@@ -98,7 +102,9 @@ def test_put_stores_a_value_as_it_is_now(fleet: BaseFleet, wrap: Any) -> None:
 
 def test_unlabelled_clients_say_so() -> None:
     fleet = InlineFleet(spec(), holdings(client_labels=False))
-    with pytest.raises(RayflError, match="client 3 has no labels: this method declares client_labels = False"):
+    with pytest.raises(
+        RayflError, match="client 3 has no labels: this method declares client_labels = False"
+    ):
         fleet.map(phases.own_labels, [3])
 
 
@@ -139,14 +145,22 @@ def test_another_seed_draws_otherwise(here: BaseFleet) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
 def test_streams_never_repeat(seed: int) -> None:
     streams = Streams(seed)
-    keys = {streams(t, client).integers(1 << 62) for t in (-1, 0, 1, 5000) for client in (-70_000, -1, 0, 1, 100_000)}
+    keys = {
+        streams(t, client).integers(1 << 62)
+        for t in (-1, 0, 1, 5000)
+        for client in (-70_000, -1, 0, 1, 100_000)
+    }
     assert len(keys) == 20
 
 
 def test_coordinators_draws_depend_on_round_and_purpose(fleet: BaseFleet) -> None:
     first = fleet.rng(1, "neighbours").random(2).tolist()
     assert fleet.rng(1, "neighbours").random(2).tolist() == first
-    assert fleet.rng(2, "neighbours").random(2).tolist() != first != fleet.rng(1, "probe").random(2).tolist()
+    assert (
+        fleet.rng(2, "neighbours").random(2).tolist()
+        != first
+        != fleet.rng(1, "probe").random(2).tolist()
+    )
 
 
 def test_cohorts_are_fixed_sorted_and_uniform(fleet: BaseFleet) -> None:
@@ -162,7 +176,9 @@ def test_cohorts_are_fixed_sorted_and_uniform(fleet: BaseFleet) -> None:
 def test_cohorts_keep_to_those_allowed(fleet: BaseFleet) -> None:
     assert fleet.sample(0, among=[5, 1]) == [1, 5]
     assert fleet.sample(0, among=[4, 4, 4]) == [4]
-    with pytest.raises(ConfigError, match="a round needs at least one client to draw from; got none in round 3"):
+    with pytest.raises(
+        ConfigError, match="a round needs at least one client to draw from; got none in round 3"
+    ):
         fleet.sample(3, among=[])
 
 
@@ -190,7 +206,11 @@ def test_keys_that_a_phase_does_not_write_stay(fleet: BaseFleet) -> None:
 
 def test_state_knows_its_size(fleet: BaseFleet) -> None:
     fleet.map(phases.remember, [0], value=1.0)
-    assert {key: ref.nbytes for key, ref in fleet.table[0].items()} == {"v": 24, "tree": 16, "log": 4}
+    assert {key: ref.nbytes for key, ref in fleet.table[0].items()} == {
+        "v": 24,
+        "tree": 16,
+        "log": 4,
+    }
 
 
 def test_a_map_that_fails_leaves_no_state(fleet: BaseFleet) -> None:
@@ -209,7 +229,10 @@ def test_replies_come_by_ascending_client(fleet: BaseFleet) -> None:
 
 def test_means_have_the_same_bits_in_every_place(here: BaseFleet, on_ray: BaseFleet) -> None:
     weights = {client: 0.1 * SIZES[client] for client in CLIENTS}
-    found = {fleet: fleet.get(fleet.map(phases.update, CLIENTS).mean(weights)) for fleet in (here, on_ray)}
+    found = {
+        fleet: fleet.get(fleet.map(phases.update, CLIENTS).mean(weights))
+        for fleet in (here, on_ray)
+    }
     assert found[here].tobytes() == found[on_ray].tobytes()
     assert found[here].dtype == np.float32
 
@@ -219,7 +242,10 @@ def test_means_have_the_same_bits_in_every_place(here: BaseFleet, on_ray: BaseFl
     [
         ({}, r"weights of a mean have a positive sum; got 0 over 0"),
         ({0: 0.0, 1: 0.0}, r"weights of a mean have a positive sum; got 0.0 over 2"),
-        ({0: 1.0, 1: -0.5}, r"weights of a mean are finite and not negative; got -0.5 \(client 1\)"),
+        (
+            {0: 1.0, 1: -0.5},
+            r"weights of a mean are finite and not negative; got -0.5 \(client 1\)",
+        ),
         ({0: NAN}, r"finite and not negative; got nan \(client 0\)"),
         ({3: INF}, r"finite and not negative; got inf \(client 3\)"),
         ({0: 1e308, 1: 1e308}, r"weights of a mean have a finite sum; got inf"),
@@ -227,14 +253,18 @@ def test_means_have_the_same_bits_in_every_place(here: BaseFleet, on_ray: BaseFl
     ],
     ids=["empty", "zero", "negative", "nan", "inf", "overflow", "stranger"],
 )
-def test_means_refuse_weights_that_make_none(fleet: BaseFleet, weights: dict[int, float], match: str) -> None:
+def test_means_refuse_weights_that_make_none(
+    fleet: BaseFleet, weights: dict[int, float], match: str
+) -> None:
     got = fleet.map(phases.update, CLIENTS)
     with pytest.raises(ConfigError, match=match):
         got.mean(weights)
 
 
 @pytest.mark.parametrize("scale", [2.0**-1000, 2.0**-40, 1.0, 2.0**900])
-def test_scale_of_the_weights_by_a_power_of_two_changes_no_bit(here: BaseFleet, scale: float) -> None:
+def test_scale_of_the_weights_by_a_power_of_two_changes_no_bit(
+    here: BaseFleet, scale: float
+) -> None:
     got = here.map(phases.update, CLIENTS)
     weights = {client: 0.3 + client for client in CLIENTS}
     plain = here.get(got.mean(weights))
@@ -306,7 +336,9 @@ def test_if_all_diverge_nobody_is_left(fleet: BaseFleet) -> None:
 
 def test_updates_are_freed_with_their_replies(fleet: BaseFleet) -> None:
     got = fleet.map(phases.update, CLIENTS)
-    held = [key for report in fleet.map(phases.held_updates, CLIENTS).values() for key in report["held"]]
+    held = [
+        key for report in fleet.map(phases.held_updates, CLIENTS).values() for key in report["held"]
+    ]
     assert {client for _, client in held} == set(CLIENTS)
     assert len(got) == len(CLIENTS)
     del got
@@ -346,7 +378,9 @@ def test_a_refused_report_leaves_no_state(fleet: BaseFleet) -> None:
 
 
 @pytest.mark.parametrize(("client", "who"), [(3, "client 3"), (SERVER, "the server")])
-def test_a_phase_that_raises_names_client_and_round(fleet: BaseFleet, client: int, who: str) -> None:
+def test_a_phase_that_raises_names_client_and_round(
+    fleet: BaseFleet, client: int, who: str
+) -> None:
     fleet.round = 12
     with pytest.raises(PhaseError, match=f"a phase raised on {who} in round 12") as raised:
         fleet.map(phases.fail, [client], on=client)
@@ -362,7 +396,9 @@ def test_what_a_person_can_mend_surfaces_as_itself(fleet: BaseFleet) -> None:
 
 
 def test_a_phase_returns_an_out(fleet: BaseFleet) -> None:
-    with pytest.raises(PhaseError, match=r"a phase returns an Out\(report, update, state\); got dict"):
+    with pytest.raises(
+        PhaseError, match=r"a phase returns an Out\(report, update, state\); got dict"
+    ):
         fleet.map(phases.no_out, [0])
 
 
@@ -378,7 +414,9 @@ def test_named_sets_reach_a_phase_by_name(fleet: BaseFleet) -> None:
 
 
 def test_unknown_sets_are_refused(fleet: BaseFleet) -> None:
-    with pytest.raises(ConfigError, match=r"the named sets public, test; got 'labelled'\. Set split.labelled"):
+    with pytest.raises(
+        ConfigError, match=r"the named sets public, test; got 'labelled'\. Set split.labelled"
+    ):
         fleet.data("labelled")
 
 
@@ -399,7 +437,9 @@ def test_examine_visits_every_update_as_the_server(fleet: BaseFleet) -> None:
 
 def test_an_examination_that_raises_names_the_client(fleet: BaseFleet) -> None:
     got = fleet.map(phases.leave, [3], models={3: [1.0]})
-    with pytest.raises(PhaseError, match=r"(?s)a phase raised on client 3 in round 0.*missing_input"):
+    with pytest.raises(
+        PhaseError, match=r"(?s)a phase raised on client 3 in round 0.*missing_input"
+    ):
         got.examine(phases.norm, missing_input=1)
 
 
@@ -417,7 +457,8 @@ def test_a_cohort_that_was_drawn_ahead_is_the_same(fleet: BaseFleet) -> None:
 
 def test_costs_are_bytes_each_way_and_sample_passes(fleet: BaseFleet) -> None:
     fleet.map(phases.train_a_bit, [0, 3], w=fleet.put(np.zeros(10, np.float32)))
-    # Down: ten floats each. Up: ten floats and one reported float each; whole numbers and `_hint` are free.
+    # Down: ten floats each. Up: ten floats and one reported float each; whole numbers and `_hint`
+    # are free.
     expected = {"participants": 2, "down": 80, "up": 88, "forward": 24, "backward": 12}
     assert fleet.costs.take() == {**expected, "server_forward": 0, "server_backward": 0}
     assert fleet.costs.participants == 0
@@ -453,9 +494,14 @@ def test_what_a_method_logs_estimates_and_leaves(fleet: BaseFleet) -> None:
 
 
 def test_features_reach_their_owners(here: BaseFleet) -> None:
-    features = {name: np.arange(3.0 * n, dtype=np.float32).reshape(n, 3) for name, n in (("train", 20), ("public", 5))}
+    features = {
+        name: np.arange(3.0 * n, dtype=np.float32).reshape(n, 3)
+        for name, n in (("train", 20), ("public", 5))
+    }
     here.share_features("enc", features)
-    for client, report in here.map(phases.read_features, [0, 3], public=here.data("public")).items():
+    for client, report in here.map(
+        phases.read_features, [0, 3], public=here.data("public")
+    ).items():
         assert report["own"] == features["train"][holdings().rows(client)].tolist()
         assert report["public"] == features["public"].tolist()
 

@@ -1,4 +1,5 @@
-"""A small federation for tests of the fleets, in this process or on a pool of actors that all tests share."""
+"""A small federation for tests of the fleets, in this process or on a pool of actors that all tests
+share."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from torch import nn
 
 from rayfl.fleet.base import BaseFleet, Spec, Streams
 from rayfl.fleet.executor import Holdings
-from rayfl.fleet.placement import Placement
-from rayfl.fleet.seam import Shard
+from rayfl.fleet.on_ray.placement import Placement
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.protocol import Shard
 
 SIZES = (5, 1, 0, 7, 3, 4)
 CLIENTS = (0, 1, 3, 4, 5)
@@ -29,12 +30,16 @@ def learner() -> Learner:
 
 
 def holdings(sizes: tuple[int, ...] = SIZES, **more: Any) -> Holdings:
-    """Client k owns sizes[k] images of 2 x 2 x 1; a public set without labels and a labelled test set."""
+    """Client k owns sizes[k] images of 2 x 2 x 1; a public set without labels and a labelled test
+    set."""
     total = sum(sizes)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (total, 2, 2, 1), dtype=np.uint8)
     labels = np.arange(total) % 3
-    sets = {"test": Shard(images[:4].copy(), labels[:4].copy()), "public": Shard(images[4:9].copy(), None)}
+    sets = {
+        "test": Shard(images[:4].copy(), labels[:4].copy()),
+        "public": Shard(images[4:9].copy(), None),
+    }
     offsets = np.cumsum([0, *sizes])
     return Holdings(images, labels, rng.permutation(total), offsets, sets=sets, **more)
 
@@ -43,15 +48,21 @@ def spec(seed: int = 7, cohort: int = 3) -> Spec:
     return Spec(learner, Streams(seed), cohort)
 
 
-def ray_fleet(actors: int, held: Holdings | None = None, made: Spec | None = None, **pinned: Any) -> Any:
+def ray_fleet(
+    actors: int, held: Holdings | None = None, made: Spec | None = None, **pinned: Any
+) -> Any:
     """A pool of its own; whoever asks for it closes it."""
     import ray
 
-    from rayfl.fleet.ray_fleet import RayFleet
-    from rayfl.fleet.ray_places import Hiring
+    from rayfl.fleet.on_ray.hiring import Hiring
+    from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
     held, made = held or holdings(), made or spec()
-    return RayFleet(made, held, Hiring(ray.put(made), ray.put(held), Placement(actors, **{"cpus": 0.5, **pinned})))
+    return RayFleet(
+        made,
+        held,
+        Hiring(ray.put(made), ray.put(held), Placement(actors, **{"cpus": 0.5, **pinned})),
+    )
 
 
 def cleared(fleet: BaseFleet) -> BaseFleet:
@@ -59,9 +70,17 @@ def cleared(fleet: BaseFleet) -> BaseFleet:
     fleet.round = 0
     fleet.table.clear()
     fleet.left.clear()
-    for take in (fleet.take_logged, fleet.take_estimates, fleet.clock.take, fleet.take_diverged, fleet.costs.take):
+    for take in (
+        fleet.take_logged,
+        fleet.take_estimates,
+        fleet.clock.take,
+        fleet.take_diverged,
+        fleet.costs.take,
+    ):
         take()
     return fleet
 
 
-failing_learner = partial(Learner, network, LocalTraining(), Normalisation(), device="no such device")
+failing_learner = partial(
+    Learner, network, LocalTraining(), Normalisation(), device="no such device"
+)

@@ -24,12 +24,16 @@ pytestmark = [
 ]
 
 
-def trained(compile: str, build: Callable[[], nn.Module] = conv_net, kernels: str = "whole") -> tuple[Any, Any]:
+def trained(
+    compile: str, build: Callable[[], nn.Module] = conv_net, kernels: str = "whole"
+) -> tuple[Any, Any]:
     """The weights after two epochs, and what the network then answers."""
     from torch._dynamo.utils import counters
 
     counters.clear()
-    place = learner(build, epochs=2, batch_size=8, lr=0.1, momentum=0.9, compile=compile, kernels=kernels)
+    place = learner(
+        build, epochs=2, batch_size=8, lr=0.1, momentum=0.9, compile=compile, kernels=kernels
+    )
     place.image = IMAGE
     visited = client(24, place)
     local = fit(visited, Resident(build(), torch.device("cpu")).dump())
@@ -38,7 +42,12 @@ def trained(compile: str, build: Callable[[], nn.Module] = conv_net, kernels: st
 
 
 @pytest.mark.parametrize(("build", "kernels"), [(conv_net, "whole"), (shrinking_net, "reached")])
-def test_compiled_training_differs_by_rounding_only(build: Callable[[], nn.Module], kernels: str) -> None:
-    (plain, answers), (compiled, others) = trained("never", build, kernels), trained("default", build, kernels)
+def test_compiled_training_differs_by_rounding_only(
+    build: Callable[[], nn.Module], kernels: str
+) -> None:
+    (plain, answers), (compiled, others) = (
+        trained("never", build, kernels),
+        trained("default", build, kernels),
+    )
     np.testing.assert_allclose(compiled, plain, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(others, answers, rtol=1e-3, atol=1e-4)

@@ -12,13 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from rayfl.learn.fit import Batch, batches, fit, in_memory, on_the_device, outputs, sample_losses, visits
+from rayfl.learn.fit import (
+    Batch,
+    batches,
+    fit,
+    in_memory,
+    on_the_device,
+    outputs,
+    sample_losses,
+    visits,
+)
 from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded
 
 
-def listed(size: int, smallest: int = 1, keep: Any = None, seed: int = 0, **given: Any) -> list[list[int]]:
+def listed(
+    size: int, smallest: int = 1, keep: Any = None, seed: int = 0, **given: Any
+) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [index.tolist() for index in visits(size, LocalTraining(**given), rng, smallest, keep)]
 
@@ -73,7 +84,9 @@ def test_steps_replace_epochs(size: int, batch: int, steps: int, drop_last: bool
         (5, 1, {"epochs": 0}, []),
     ],
 )
-def test_sizes_of_the_batches(size: int, smallest: int, given: dict[str, Any], sizes: list[int]) -> None:
+def test_sizes_of_the_batches(
+    size: int, smallest: int, given: dict[str, Any], sizes: list[int]
+) -> None:
     assert [len(index) for index in listed(size, smallest, **given)] == sizes
 
 
@@ -107,13 +120,18 @@ def test_a_batch_holds_its_samples() -> None:
 
 def test_unlabelled_clients_have_batches_too() -> None:
     place = learner()
-    assert all(not batch.y.any() for batch in batches(client(9, place, labels=False), place.training))
+    assert all(
+        not batch.y.any() for batch in batches(client(9, place, labels=False), place.training)
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sizes", [(1, 1), (9, 1), (9, 3), (40, 32)], ids=str)
-def test_a_device_is_given_the_samples_that_lie_in_memory(layout: Layout, sizes: tuple[int, int]) -> None:
-    """The way that batches take on a GPU and the one that they take on a CPU: to the last stride."""
+def test_a_device_is_given_the_samples_that_lie_in_memory(
+    layout: Layout, sizes: tuple[int, int]
+) -> None:
+    """The way that batches take on a GPU and the one that they take on a CPU: to the last
+    stride."""
     held, wanted = sizes
     place = learner(layout=layout)
     one, index = client(held, place), np.random.default_rng(1).integers(0, held, wanted)
@@ -156,12 +174,16 @@ def test_the_layout_changes_rounding_only() -> None:
         batch = next(batches(client(40, place), place.training))
         assert batch.x.is_contiguous(memory_format=MEMORY[layout])
         trained = fit(client(40, place), before)
-        nets[layout] = Resident(conv_net(), torch.device("cpu"), layout).load(trained).net.state_dict()
+        nets[layout] = (
+            Resident(conv_net(), torch.device("cpu"), layout).load(trained).net.state_dict()
+        )
     for name, tensor in nets["channels_last"].items():
         torch.testing.assert_close(tensor, nets["channels_first"][name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("still", [{"lr": 0.0}, {"epochs": 0}, {"lr": 0.0, "optimizer": "adam"}], ids=str)
+@pytest.mark.parametrize(
+    "still", [{"lr": 0.0}, {"epochs": 0}, {"lr": 0.0, "optimizer": "adam"}], ids=str
+)
 def test_no_rate_or_no_epochs_leaves_the_weights(still: dict[str, Any]) -> None:
     weights = start()
     assert np.array_equal(fit(client(20, learner(**still)), weights), weights)
@@ -221,7 +243,11 @@ class Partly(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.idle, self.fixed, self.twice = nn.Linear(3, 2), nn.Linear(128, 128), nn.Linear(128, 128)
+        self.idle, self.fixed, self.twice = (
+            nn.Linear(3, 2),
+            nn.Linear(128, 128),
+            nn.Linear(128, 128),
+        )
         self.last = nn.Linear(128, 3)
         self.fixed.requires_grad_(False)
 
@@ -283,7 +309,11 @@ def test_an_adjustment_sees_the_whole_gradient_of_a_large_network() -> None:
     for large in (False, True):
         place = learner(conv_net, batch_size=8, epochs=2)
         place.resident().large = large
-        ends.append(fit(client(20, place), start(conv_net), adjust=lambda w, g: g.add_(w, alpha=0.1)).tobytes())
+        ends.append(
+            fit(
+                client(20, place), start(conv_net), adjust=lambda w, g: g.add_(w, alpha=0.1)
+            ).tobytes()
+        )
     assert ends[0] == ends[1]
 
 
@@ -306,7 +336,9 @@ def test_outputs_come_in_order_whatever_the_batches(size: int) -> None:
     np.testing.assert_allclose(outputs(other, start(), x), found, rtol=1e-5, atol=1e-6)
     net = linear_net().eval()
     with torch.no_grad():
-        alone = torch.cat([net(place.normalise(place.pixels(x[i : i + 1])).contiguous()) for i in range(size)])
+        alone = torch.cat(
+            [net(place.normalise(place.pixels(x[i : i + 1])).contiguous()) for i in range(size)]
+        )
     np.testing.assert_allclose(found, alone.numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -319,8 +351,16 @@ def test_outputs_are_those_of_evaluation_mode() -> None:
 
 def test_outputs_can_read_something_else() -> None:
     place = learner()
-    found = outputs(place, None, client(5, place).x, read=lambda net, x: x.mean(dim=(1, 2, 3))[:, None], name="peer")
-    np.testing.assert_allclose(found[:, 0], client(5, place).x.mean(axis=(1, 2, 3)) / 255, rtol=1e-5)
+    found = outputs(
+        place,
+        None,
+        client(5, place).x,
+        read=lambda net, x: x.mean(dim=(1, 2, 3))[:, None],
+        name="peer",
+    )
+    np.testing.assert_allclose(
+        found[:, 0], client(5, place).x.mean(axis=(1, 2, 3)) / 255, rtol=1e-5
+    )
 
 
 def test_outputs_of_nothing() -> None:
@@ -338,5 +378,7 @@ def test_losses_of_samples() -> None:
 def test_losses_agree_with_torch(seed: int) -> None:
     rng = np.random.default_rng(seed)
     logits, y = rng.normal(0, 10, (9, 4)).astype(np.float32), rng.integers(0, 4, 9)
-    expected = nn.functional.cross_entropy(torch.from_numpy(logits), torch.from_numpy(y), reduction="none")
+    expected = nn.functional.cross_entropy(
+        torch.from_numpy(logits), torch.from_numpy(y), reduction="none"
+    )
     np.testing.assert_allclose(sample_losses(logits, y), expected.numpy(), rtol=1e-4, atol=1e-5)

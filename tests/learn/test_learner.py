@@ -35,9 +35,13 @@ def test_kept_things_are_made_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "std"), [((0.0,), (1.0,)), ((0.5,), (0.25,)), ((0.1, 0.9), (0.5, 2.0))], ids=["none", "one", "a channel"]
+    ("mean", "std"),
+    [((0.0,), (1.0,)), ((0.5,), (0.25,)), ((0.1, 0.9), (0.5, 2.0))],
+    ids=["none", "one", "a channel"],
 )
-def test_pixels_are_scaled_to_one_then_normalised(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+def test_pixels_are_scaled_to_one_then_normalised(
+    mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
     place = Learner(linear_net, LocalTraining(), Normalisation(mean=mean, std=std))
     found = place.normalise(place.pixels(IMAGES)).numpy()
     expected = (IMAGES / 255 - np.array(mean)) / np.array(std)
@@ -76,7 +80,9 @@ def test_torchs_draws_are_bound_to_the_stream() -> None:
 
 
 @pytest.mark.parametrize(("build", "smallest"), [(linear_net, 1), (dropout_net, 1), (conv_net, 1)])
-def test_most_networks_can_train_on_one_sample(build: Callable[[], nn.Module], smallest: int) -> None:
+def test_most_networks_can_train_on_one_sample(
+    build: Callable[[], nn.Module], smallest: int
+) -> None:
     place = learner(build)
     place.probe(IMAGES)
     assert place.smallest_batch == smallest
@@ -110,5 +116,7 @@ def test_passes_are_taken_once() -> None:
 
 def test_a_fresh_seed_is_the_draw_below_a_power_of_two() -> None:
     one, other = np.random.default_rng(3), np.random.default_rng(3)
-    assert [fresh_seed(one) for _ in range(2000)] == [int(other.integers(1 << 62)) for _ in range(2000)]
+    assert [fresh_seed(one) for _ in range(2000)] == [
+        int(other.integers(1 << 62)) for _ in range(2000)
+    ]
     assert one.random() == other.random()

@@ -31,7 +31,8 @@ def test_counts_go_to_the_row_of_the_truth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "expected"), [(None, 11 / 14), ([0], 5 / 6), ([1, 2], 6 / 8), ([0, 1, 2], 11 / 14), ([], None)]
+    ("classes", "expected"),
+    [(None, 11 / 14), ([0], 5 / 6), ([1, 2], 6 / 8), ([0, 1, 2], 11 / 14), ([], None)],
 )
 def test_accuracy_over_some_classes(classes: list[int] | None, expected: float | None) -> None:
     found = accuracy(CONFUSION, None if classes is None else np.array(classes, np.int64))  # type: ignore[arg-type]
@@ -53,7 +54,9 @@ def test_agrees_with_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     truth, predicted = np.array(pairs).T
     found = confusion_matrix(truth, predicted, 5)
     assert np.array_equal(found, reference.confusion_matrix(truth, predicted, labels=range(5)))
-    expected = reference.f1_score(truth, predicted, labels=range(5), average="macro", zero_division=0)
+    expected = reference.f1_score(
+        truth, predicted, labels=range(5), average="macro", zero_division=0
+    )
     assert macro_f1(found) == pytest.approx(expected)
     assert accuracy(found) == pytest.approx(reference.accuracy_score(truth, predicted))
 

@@ -33,7 +33,11 @@ def reference(net: nn.Module, settings: LocalTraining) -> torch.optim.Optimizer:
         decay = settings.weight_decay
         return torch.optim.Adam(net.parameters(), settings.lr, weight_decay=decay, foreach=False)
     return torch.optim.SGD(
-        net.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay, foreach=False
+        net.parameters(),
+        settings.lr,
+        settings.momentum,
+        weight_decay=settings.weight_decay,
+        foreach=False,
     )
 
 

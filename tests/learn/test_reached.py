@@ -1,4 +1,5 @@
-"""Kernels without the taps that only meet padding: the same function and the same training, but for rounding."""
+"""Kernels without the taps that only meet padding: the same function and the same training, but for
+rounding."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rayfl.errors import ConfigError
-from rayfl.fleet.seam import Client
 from rayfl.learn.fit import fit, outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.reached import leave_out_padding
@@ -21,6 +21,7 @@ from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.stacked import stackable
 from rayfl.learn.tapwise import Taps
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.protocol import Client
 from tests.learn.toys import client, seeded
 
 CPU = torch.device("cpu")
@@ -29,10 +30,15 @@ IMAGE = (8, 8, 2)
 
 
 def shrinking_net() -> nn.Module:
-    """8 x 8 images become single pixels: of the third kernel four taps are reached, of the fourth one."""
+    """8 x 8 images become single pixels: of the third kernel four taps are reached, of the fourth
+    one."""
     return seeded(
         lambda: nn.Sequential(
-            *(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False)),
+            *(
+                nn.Conv2d(2, 4, 3, stride=2, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
+            ),
             # A bias ahead of batch norm has no slope but rounding, which Adam would make large.
             *(nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, stride=2, padding=1), nn.ReLU()),
             *(nn.Conv2d(6, 8, 3, padding=1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)),
@@ -42,7 +48,9 @@ def shrinking_net() -> nn.Module:
 
 def shown(net: nn.Module) -> list[tuple[int, int]]:
     """The kernels as convolutions see them."""
-    return [(m.weight.shape[2], m.weight.shape[3]) for m in net.modules() if isinstance(m, nn.Conv2d)]
+    return [
+        (m.weight.shape[2], m.weight.shape[3]) for m in net.modules() if isinstance(m, nn.Conv2d)
+    ]
 
 
 def learner(kernels: str, build: Callable[[], nn.Module] = shrinking_net, **more: Any) -> Learner:
@@ -52,7 +60,9 @@ def learner(kernels: str, build: Callable[[], nn.Module] = shrinking_net, **more
 
 # -- one convolution -------------------------------------------------------------------------------------------------
 
-AXIS = st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 7))
+AXIS = st.tuples(
+    st.integers(1, 5), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 7)
+)
 
 
 @given(AXIS, AXIS, st.sampled_from([1, 2]), st.sampled_from(LAYOUTS))
@@ -96,7 +106,9 @@ def test_a_narrowed_convolution_is_the_same_function(
     ],
     ids=str,
 )
-def test_what_is_left_of_a_kernel_is_shown(conv: nn.Conv2d, size: tuple[int, int], left: tuple[int, int]) -> None:
+def test_what_is_left_of_a_kernel_is_shown(
+    conv: nn.Conv2d, size: tuple[int, int], left: tuple[int, int]
+) -> None:
     resident = Resident(conv, CPU)
     leave_out_padding(resident, (*size, 2))
     assert shown(resident.net) == [left]
@@ -114,7 +126,9 @@ def test_what_is_left_of_a_kernel_is_shown(conv: nn.Conv2d, size: tuple[int, int
     ],
     ids=str,
 )
-def test_what_is_mostly_padding_is_computed_tap_by_tap(conv: nn.Conv2d, size: tuple[int, int], taps: int) -> None:
+def test_what_is_mostly_padding_is_computed_tap_by_tap(
+    conv: nn.Conv2d, size: tuple[int, int], taps: int
+) -> None:
     resident = Resident(conv, CPU)
     leave_out_padding(resident, (*size, 2))
     found = getattr(conv._conv_forward, "__self__")  # noqa: B009
@@ -165,7 +179,9 @@ def test_only_what_small_images_leave_is_shown() -> None:
 
 def test_spans_know_how_long_a_kernel_is() -> None:
     whole, reached = learner("whole").resident(), learner("reached").resident()
-    assert [reached.span(m) for m in reached.net.modules()] == [whole.span(m) for m in whole.net.modules()]
+    assert [reached.span(m) for m in reached.net.modules()] == [
+        whole.span(m) for m in whole.net.modules()
+    ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -201,7 +217,10 @@ def test_taps_that_are_left_out_stay_but_for_decay() -> None:
 
 def test_another_size_is_refused() -> None:
     resident = learner("reached").resident()
-    with pytest.raises(ConfigError, match=r"narrowed for inputs of \(2, 2\) meets no others; got \(4, 4\)\. Set train"):
+    with pytest.raises(
+        ConfigError,
+        match=r"narrowed for inputs of \(2, 2\) meets no others; got \(4, 4\)\. Set train",
+    ):
         resident.net(torch.zeros(2, 2, 16, 16))
 
 

@@ -33,7 +33,9 @@ def test_what_is_loaded_is_dumped(net: type[nn.Module], layout: Layout) -> None:
 
 @pytest.mark.parametrize("writeable", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_any_floating_vector_loads_and_stays_as_it_is(writeable: bool, dtype: type[np.float32]) -> None:
+def test_any_floating_vector_loads_and_stays_as_it_is(
+    writeable: bool, dtype: type[np.float32]
+) -> None:
     resident = Resident(linear_net(), CPU)
     weights = drawn(resident).astype(dtype)
     weights.flags.writeable = writeable
@@ -82,17 +84,27 @@ def test_convolutions_lie_channels_last() -> None:
 
 def test_convolutions_lie_channels_first_where_the_run_asks_for_it() -> None:
     resident, own = Resident(conv_net(), CPU, "channels_first"), conv_net()
-    assert torch.equal(resident.parameters, torch.cat([p.detach().reshape(-1) for p in own.parameters()]))
-    assert all(p.is_contiguous() and p.grad is not None and p.grad.is_contiguous() for p in resident.net.parameters())
+    assert torch.equal(
+        resident.parameters, torch.cat([p.detach().reshape(-1) for p in own.parameters()])
+    )
+    assert all(
+        p.is_contiguous() and p.grad is not None and p.grad.is_contiguous()
+        for p in resident.net.parameters()
+    )
 
 
 def test_everything_is_a_view_of_the_vector() -> None:
     resident = Resident(conv_net(), CPU)
     store = resident.flat.untyped_storage().data_ptr()
-    floats = [*resident.net.parameters(), *(b for b in resident.net.buffers() if b.is_floating_point())]
+    floats = [
+        *resident.net.parameters(),
+        *(b for b in resident.net.buffers() if b.is_floating_point()),
+    ]
     assert {tensor.untyped_storage().data_ptr() for tensor in floats} == {store}
     slopes = resident.gradient.untyped_storage().data_ptr()
-    assert {p.grad.untyped_storage().data_ptr() for p in resident.net.parameters() if p.grad is not None} == {slopes}
+    assert {
+        p.grad.untyped_storage().data_ptr() for p in resident.net.parameters() if p.grad is not None
+    } == {slopes}
 
 
 def test_gradients_flow_into_the_flat_gradient() -> None:
@@ -157,7 +169,9 @@ def test_a_home_is_a_view_of_the_tensors_shape(shape: tuple[int, ...], layout: L
     _, home = homes([first, second], layout)
     flat = torch.zeros(5 + second.numel())
     home.of(flat).copy_(second)
-    assert home.of(flat).shape == shaped(flat[home.span], second.shape, layout).shape == second.shape
+    assert (
+        home.of(flat).shape == shaped(flat[home.span], second.shape, layout).shape == second.shape
+    )
     assert home.length == second.numel()
     assert not flat[:5].any()
     assert flat[5:].sort().values.tolist() == second.flatten().sort().values.tolist()
@@ -166,11 +180,15 @@ def test_a_home_is_a_view_of_the_tensors_shape(shape: tuple[int, ...], layout: L
 def large_net() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(LARGE, 1))
+        return nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(LARGE, 1)
+        )
 
 
 @pytest.mark.parametrize(("net", "copied"), [(conv_net, True), (large_net, False)])
-def test_large_weights_are_given_away_and_the_network_moves(net: Callable[[], nn.Module], copied: bool) -> None:
+def test_large_weights_are_given_away_and_the_network_moves(
+    net: Callable[[], nn.Module], copied: bool
+) -> None:
     resident = Resident(net(), CPU)
     before = drawn(resident)
     given = resident.load(before).give()
@@ -182,7 +200,10 @@ def test_large_weights_are_given_away_and_the_network_moves(net: Callable[[], nn
     resident.flat.add_(1)
     assert np.array_equal(given, before), "what was given away is nobody's to write to"
     store = resident.flat.untyped_storage().data_ptr()
-    floats = [*resident.net.parameters(), *(b for b in resident.net.buffers() if b.is_floating_point())]
+    floats = [
+        *resident.net.parameters(),
+        *(b for b in resident.net.buffers() if b.is_floating_point()),
+    ]
     assert {tensor.untyped_storage().data_ptr() for tensor in floats} == {store}
 
 
@@ -202,6 +223,9 @@ def test_frozen_parameters_lie_behind_the_trainable_ones_and_do_not_decay() -> N
     frozen = net.get_submodule("0").get_parameter("weight")
     before = frozen.clone()
     assert resident.n_parameters == 6
-    assert [(span.start, span.stop) for span in resident.span(net.get_submodule("1"))] == [(0, 4), (4, 6)]
+    assert [(span.start, span.stop) for span in resident.span(net.get_submodule("1"))] == [
+        (0, 4),
+        (4, 6),
+    ]
     Sgd(resident, LocalTraining(lr=0.1, weight_decay=0.5)).step()
     assert torch.equal(frozen, before)

@@ -12,13 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rayfl.fleet.seam import Client
 from rayfl.learn import stacked
 from rayfl.learn.learner import Learner
+from rayfl.learn.local_fit import Fit
 from rayfl.learn.resident import Resident
-from rayfl.learn.stacked import Rows, Stack, copies_at_once, fit_together, padded, stackable, written_out
-from rayfl.learn.wish import Fit
+from rayfl.learn.stacked import (
+    Rows,
+    Stack,
+    copies_at_once,
+    fit_together,
+    padded,
+    stackable,
+    written_out,
+)
 from rayfl.models.mlp import MLP, Linear
+from rayfl.protocol import Client
 from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded
 
 SIZES = (13, 4, 40, 1, 13)
@@ -34,17 +42,35 @@ def softmax_regression() -> nn.Module:
 
 
 def smooth_net() -> nn.Module:
-    layers = (nn.Flatten(), nn.Linear(128, 9, bias=False), nn.Tanh(), nn.Linear(9, 5), nn.GELU(), nn.Linear(5, 3))
+    layers = (
+        nn.Flatten(),
+        nn.Linear(128, 9, bias=False),
+        nn.Tanh(),
+        nn.Linear(9, 5),
+        nn.GELU(),
+        nn.Linear(5, 3),
+    )
     return seeded(lambda: nn.Sequential(*layers))
 
 
 def deep_linear_net() -> nn.Module:
-    return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 6), nn.Linear(6, 5, bias=False), nn.Linear(5, 3)))
+    return seeded(
+        lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(128, 6), nn.Linear(6, 5, bias=False), nn.Linear(5, 3)
+        )
+    )
 
 
 def group_norm_net() -> nn.Module:
     """Nothing that is written out: convolutions and a normalisation without running statistics."""
-    layers = (nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    layers = (
+        nn.Conv2d(2, 4, 3),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(36, 3),
+    )
     return seeded(lambda: nn.Sequential(*layers))
 
 
@@ -54,8 +80,11 @@ def frozen_net() -> nn.Module:
     return net
 
 
-def both(build: Build, sizes: tuple[int, ...] = SIZES, adjust: Any = None, **given: Any) -> tuple[Any, Any, Learner]:
-    """Each client's weights when trained alone and when trained together, from different weights each."""
+def both(
+    build: Build, sizes: tuple[int, ...] = SIZES, adjust: Any = None, **given: Any
+) -> tuple[Any, Any, Learner]:
+    """Each client's weights when trained alone and when trained together, from different weights
+    each."""
     places = learner(build, **given), learner(build, **given)
     begin = Resident(build(), torch.device("cpu")).dump()
     starts = [begin + np.float32(0.01 * k) for k in range(len(sizes))]
@@ -64,14 +93,18 @@ def both(build: Build, sizes: tuple[int, ...] = SIZES, adjust: Any = None, **giv
         return [client(size, place, seed=k) for k, size in enumerate(sizes)]
 
     wishes = [Fit(start, adjust=adjust) for start in starts]
-    alone = [wish.carried_out(visited) for visited, wish in zip(clients(places[0]), wishes, strict=True)]
+    alone = [
+        wish.carried_out(visited) for visited, wish in zip(clients(places[0]), wishes, strict=True)
+    ]
     return alone, fit_together(places[1], clients(places[1]), wishes), places[0]
 
 
 # -- the same as alone -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("build", [linear_net, softmax_regression, mlp, deep_linear_net, smooth_net, group_norm_net])
+@pytest.mark.parametrize(
+    "build", [linear_net, softmax_regression, mlp, deep_linear_net, smooth_net, group_norm_net]
+)
 @pytest.mark.parametrize(
     "given",
     [
@@ -152,9 +185,18 @@ def test_running_statistics_dropout_frozen_parts_and_augmentation_are_not_stacke
 
 @pytest.mark.parametrize(
     ("build", "layers"),
-    [(linear_net, 2), (mlp, 6), (smooth_net, 6), (softmax_regression, 2), (group_norm_net, None), (conv_net, None)],
+    [
+        (linear_net, 2),
+        (mlp, 6),
+        (smooth_net, 6),
+        (softmax_regression, 2),
+        (group_norm_net, None),
+        (conv_net, None),
+    ],
 )
-def test_chains_of_linear_and_pointwise_layers_are_written_out(build: Build, layers: int | None) -> None:
+def test_chains_of_linear_and_pointwise_layers_are_written_out(
+    build: Build, layers: int | None
+) -> None:
     chain = written_out(build())
     assert (None if chain is None else len(chain)) == layers
 
@@ -188,5 +230,7 @@ def test_rows_are_filled_up_with_images_that_count_nothing(lengths: list[int]) -
     assert index.shape == share.shape == (len(lengths), max(lengths))
     for k, length in enumerate(lengths):
         assert index[k, :length].tolist() == list(range(100 * k, 100 * k + length))
-        assert share[k].tolist() == [np.float32(1 / length)] * length + [0] * (max(lengths) - length)
+        assert share[k].tolist() == [np.float32(1 / length)] * length + [0] * (
+            max(lengths) - length
+        )
         assert (index[k, length:] == 100 * k).all()

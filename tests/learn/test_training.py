@@ -41,7 +41,13 @@ def test_settings_out_of_range_are_refused(bad: dict[str, Any], match: str) -> N
 
 def test_defaults_are_one_epoch_of_plain_sgd() -> None:
     plain = LocalTraining()
-    assert (plain.optimizer, plain.momentum, plain.weight_decay, plain.epochs, plain.steps) == ("sgd", 0, 0, 1, None)
+    assert (plain.optimizer, plain.momentum, plain.weight_decay, plain.epochs, plain.steps) == (
+        "sgd",
+        0,
+        0,
+        1,
+        None,
+    )
     assert type(plain.augment) is AUGMENTATIONS.find("none")
 
 

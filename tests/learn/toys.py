@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from rayfl.fleet.seam import Client
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.protocol import Client
 
 
 def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
@@ -21,10 +21,16 @@ def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
 
 
 def conv_net(classes: int = 3) -> nn.Module:
-    """Convolutions, one of them grouped, BatchNorm and a linear head, for 8 x 8 images of two channels."""
+    """Convolutions, one of them grouped, BatchNorm and a linear head, for 8 x 8 images of two
+    channels."""
     return seeded(
         lambda: nn.Sequential(
-            *(nn.Conv2d(2, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
+            *(
+                nn.Conv2d(2, 6, 3, padding=1, bias=False),
+                nn.BatchNorm2d(6),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ),
             *(nn.Conv2d(6, 4, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, classes)),
         )
     )
@@ -46,7 +52,9 @@ def client(size: int, place: Learner, seed: int = 0, labels: bool = True) -> Cli
     """A client with images that are brighter the higher their class."""
     made, rng = np.random.default_rng(size), np.random.default_rng(seed)
     y = made.integers(0, 3, size)
-    x = np.clip(made.normal(60 + 60 * y[:, None, None, None], 40, (size, 8, 8, 2)), 0, 255).astype(np.uint8)
+    x = np.clip(made.normal(60 + 60 * y[:, None, None, None], 40, (size, 8, 8, 2)), 0, 255).astype(
+        np.uint8
+    )
     x.flags.writeable = False
     place.seed(rng)
     return Client(0, x, y if labels else None, {}, rng, place)

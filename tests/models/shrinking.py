@@ -10,7 +10,8 @@ from rayfl.models.network import Network, Shape, linear_on
 
 @component
 class Shrinking:
-    """Of 8 x 8 images: 4 x 4, 2 x 2, and then twice a single pixel, to which kernels of nine taps are applied."""
+    """Of 8 x 8 images: 4 x 4, 2 x 2, and then twice a single pixel, to which kernels of nine taps
+    are applied."""
 
     width: int = 16
 
@@ -19,5 +20,9 @@ class Shrinking:
         layers: list[nn.Module] = []
         for inputs, outputs, stride in zip(channels, channels[1:], (2, 2, 2, 1), strict=False):
             norm = nn.BatchNorm2d(outputs, track_running_stats=False)
-            layers += [nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), norm, nn.ReLU()]
+            layers += [
+                nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+                norm,
+                nn.ReLU(),
+            ]
         return linear_on(nn.Sequential(*layers, nn.Flatten()), self.width, classes)

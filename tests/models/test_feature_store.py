@@ -44,7 +44,9 @@ def test_what_is_put_is_got_read_only_and_mapped(store: FeatureStore, features: 
         FeatureKey(KEY.dataset, KEY.encoder, "test"),
     ],
 )
-def test_every_part_of_the_key_counts(store: FeatureStore, features: Features, other: FeatureKey) -> None:
+def test_every_part_of_the_key_counts(
+    store: FeatureStore, features: Features, other: FeatureKey
+) -> None:
     store.put(KEY, features)
     assert store.get(other) is None
     assert len({KEY.digest, other.digest}) == 2
@@ -66,10 +68,19 @@ def spoil_note(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
-    [(flip, "sha256 is"), (truncate, "sha256 is"), (Path.unlink, "No such file"), (spoil_note, "Expecting")],
+    [
+        (flip, "sha256 is"),
+        (truncate, "sha256 is"),
+        (Path.unlink, "No such file"),
+        (spoil_note, "Expecting"),
+    ],
 )
 def test_damaged_features_are_logged_and_can_be_put_again(
-    store: FeatureStore, features: Features, damage: object, reason: str, caplog: pytest.LogCaptureFixture
+    store: FeatureStore,
+    features: Features,
+    damage: object,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = store.put(KEY, features)
     assert callable(damage)
@@ -84,7 +95,9 @@ def test_damaged_features_are_logged_and_can_be_put_again(
     assert np.array_equal(again, features)
 
 
-def test_without_its_note_an_array_counts_as_absent(store: FeatureStore, features: Features) -> None:
+def test_without_its_note_an_array_counts_as_absent(
+    store: FeatureStore, features: Features
+) -> None:
     store.put(KEY, features).with_suffix(".json").unlink()
     assert store.get(KEY) is None
 
@@ -98,7 +111,9 @@ def test_a_failed_write_leaves_the_old_features(
         raise OSError("disk full")
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(StorageError, match=r"written to the cache; got .*disk full\. Free some space"):
+    with pytest.raises(
+        StorageError, match=r"written to the cache; got .*disk full\. Free some space"
+    ):
         store.put(KEY, features + 1)
     kept = store.get(KEY)
     assert kept is not None

@@ -73,7 +73,9 @@ def test_a_network_has_as_many_parameters_as_its_paper_says(
         ({"final_norm": False}, 11_166_016),
     ],
 )
-def test_the_layouts_of_the_preact_trunk_differ_by_their_normalisations(settings: dict[str, bool], count: int) -> None:
+def test_the_layouts_of_the_preact_trunk_differ_by_their_normalisations(
+    settings: dict[str, bool], count: int
+) -> None:
     assert parameter_count(made({"name": "preact_resnet18", **settings}).trunk) == count
 
 
@@ -122,7 +124,9 @@ def test_grey_images_fit(name: str) -> None:
     assert made(name, GREY).eval()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["cnn4", "mlp", "mobilenet", "preact_resnet18", "resnet10", "torchvision"])
+@pytest.mark.parametrize(
+    "name", ["cnn4", "mlp", "mobilenet", "preact_resnet18", "resnet10", "torchvision"]
+)
 def test_a_seed_gives_the_same_bits_and_another_seed_others(name: str) -> None:
     first, again, other = (made(spec_of(name), seed=seed) for seed in (3, 3, 4))
     assert same(first, again)
@@ -152,9 +156,14 @@ def test_every_weight_receives_a_gradient() -> None:
 def test_the_maximum_before_a_relu_is_the_same_to_the_last_bit(
     memory: torch.memory_format, values: str, kind: torch.dtype
 ) -> None:
-    """Forward and backward, with several that are the largest, and where none of four is positive."""
+    """Forward and backward, with several that are the largest, and where none of four is
+    positive."""
     drawn = torch.randn(5, 3, 9, 8, generator=torch.Generator().manual_seed(0))
-    x = {"drawn": drawn, "tied": drawn.round(), "low": drawn - 1.5}[values].to(kind).contiguous(memory_format=memory)
+    x = (
+        {"drawn": drawn, "tied": drawn.round(), "low": drawn - 1.5}[values]
+        .to(kind)
+        .contiguous(memory_format=memory)
+    )
     weight = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(1)).to(kind)
     found = []
     for layers in ([nn.ReLU(), nn.MaxPool2d(2)], halved(nn.ReLU(inplace=True))):
@@ -194,27 +203,40 @@ def test_groups_divide_the_channels(channels: int, groups: int) -> None:
 
 def test_widths_of_cnn4_are_free() -> None:
     network = made({"name": "cnn4", "widths": [64, 128, 256, 256]})
-    assert [part.out_channels for part in network.modules() if isinstance(part, nn.Conv2d)] == [64, 128, 256, 256]
+    assert [part.out_channels for part in network.modules() if isinstance(part, nn.Conv2d)] == [
+        64,
+        128,
+        256,
+        256,
+    ]
     assert network.feature_dim == 2 * 2 * 256
 
 
 def test_the_stem_for_small_images_keeps_their_resolution() -> None:
     small, large = (made({"name": "resnet10", "stem": stem}) for stem in ("cifar", "imagenet"))
     x = torch.zeros(1, 3, 32, 32)
-    sides = [net.trunk.layer1(net.trunk.maxpool(net.trunk.conv1(x))).shape[-1] for net in (small, large)]  # type: ignore[operator]
+    sides = [
+        net.trunk.layer1(net.trunk.maxpool(net.trunk.conv1(x))).shape[-1] for net in (small, large)
+    ]  # type: ignore[operator]
     assert sides == [32, 8]
 
 
 def test_preact_convolutions_are_he_normal_over_the_fan_out() -> None:
-    weights = [p.weight for p in made("preact_resnet18").trunk.modules() if isinstance(p, nn.Conv2d)]
+    weights = [
+        p.weight for p in made("preact_resnet18").trunk.modules() if isinstance(p, nn.Conv2d)
+    ]
     for weight in (w for w in weights if w.numel() > 100_000):
         expected = (2 / (weight.shape[0] * weight.shape[2] * weight.shape[3])) ** 0.5
         assert float(weight.detach().std()) == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "side"), [("mnist_cnn", 15), ("mnist_cnn_wide", 3), ("vgg", 7), ("cnn4", 15)])
+@pytest.mark.parametrize(
+    ("name", "side"), [("mnist_cnn", 15), ("mnist_cnn_wide", 3), ("vgg", 7), ("cnn4", 15)]
+)
 def test_an_image_one_pixel_too_small_is_refused(name: str, side: int) -> None:
-    with pytest.raises(ConfigError, match=rf"large enough .* '{name}'; got {side}x{side}x3\. Use larger images"):
+    with pytest.raises(
+        ConfigError, match=rf"large enough .* '{name}'; got {side}x{side}x3\. Use larger images"
+    ):
         made(name, (side, side, 3))
     assert made(name, (side + 1, side + 1, 3)).feature_dim > 0
 
@@ -258,7 +280,9 @@ def test_a_network_of_ones_own_is_named_by_its_import_path() -> None:
 
 
 def test_an_mlp_without_hidden_layers_is_linear() -> None:
-    assert parameter_count(made({"name": "mlp", "hidden": []}, GREY)) == parameter_count(made("linear", GREY))
+    assert parameter_count(made({"name": "mlp", "hidden": []}, GREY)) == parameter_count(
+        made("linear", GREY)
+    )
 
 
 def test_naming_networks_imports_no_torch() -> None:

@@ -24,7 +24,9 @@ from rayfl.models.torchvision_nets import Torchvision, cut
         ("vit_b_32", (64, 64, 3), 768, "heads.head."),
     ],
 )
-def test_a_network_is_cut_before_its_last_linear_layer(name: str, shape: Shape, width: int, head: str) -> None:
+def test_a_network_is_cut_before_its_last_linear_layer(
+    name: str, shape: Shape, width: int, head: str
+) -> None:
     network, found = cut(name, shape, classes=5)
     assert (network.feature_dim, found) == (width, head)
     x = torch.rand(2, 3, *shape[:2], generator=torch.Generator().manual_seed(0))
@@ -63,7 +65,11 @@ def test_weights_fill_the_trunk_and_leave_the_head_random(tmp_path: Path) -> Non
 
     whole = get_model("mobilenet_v3_small", weights=None)
     torch.save({f"backbone.{k}": v for k, v in whole.state_dict().items()}, tmp_path / "weights.pt")
-    settings = {"network": "mobilenet_v3_small", "prefix": "backbone.", "weights": str(tmp_path / "weights.pt")}
+    settings = {
+        "network": "mobilenet_v3_small",
+        "prefix": "backbone.",
+        "weights": str(tmp_path / "weights.pt"),
+    }
     loaded = initialise(Torchvision(**settings), (32, 32, 3), 10, seed=1)
     fresh = initialise(Torchvision(network="mobilenet_v3_small"), (32, 32, 3), 10, seed=1)
     assert torch.equal(loaded.state_dict()["head.weight"], fresh.state_dict()["head.weight"])
@@ -76,5 +82,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
     torch.save(get_model("resnet18", weights=None).state_dict(), tmp_path / "weights.pt")
     spec = Torchvision(network="resnet34", weights=str(tmp_path / "weights.pt"))
-    with pytest.raises(DataError, match=r"must be those of the network; got \d+ missing \(layer1.2.conv1.weight"):
+    with pytest.raises(
+        DataError, match=r"must be those of the network; got \d+ missing \(layer1.2.conv1.weight"
+    ):
         spec.build((32, 32, 3), 10)

@@ -14,7 +14,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rayfl.errors import ConfigError, DataError
-from rayfl.models.weights import below, imagenet_weights, load_exactly, read_weights, stand_ins, weights_from
+from rayfl.models.weights import (
+    below,
+    imagenet_weights,
+    load_exactly,
+    read_weights,
+    stand_ins,
+    weights_from,
+)
 
 
 class Trap:
@@ -57,8 +64,12 @@ def test_a_file_with_code_is_refused_and_the_code_does_not_run(
     tmp_path: Path, weights: dict[str, Tensor], zipped: bool
 ) -> None:
     marker = tmp_path / "ran"
-    torch.save({**weights, "x": Trap(marker)}, tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(DataError, match=r"tensors and plain values only; got .*w\.pt.* torch\.save\("):
+    torch.save(
+        {**weights, "x": Trap(marker)}, tmp_path / "w.pt", _use_new_zipfile_serialization=zipped
+    )
+    with pytest.raises(
+        DataError, match=r"tensors and plain values only; got .*w\.pt.* torch\.save\("
+    ):
         read_weights(tmp_path / "w.pt")
     assert not marker.exists()
 
@@ -79,7 +90,10 @@ def lightning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_what_a_trainer_leaves_in_a_checkpoint_is_never_imported(
-    tmp_path: Path, weights: dict[str, Tensor], lightning: ModuleType, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    weights: dict[str, Tensor],
+    lightning: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checkpoint = {
         "state_dict": weights,
@@ -103,7 +117,12 @@ def test_stand_ins_do_not_outlive_the_reading(tmp_path: Path, lightning: ModuleT
 
 @pytest.mark.parametrize(
     ("content", "name"),
-    [(b"", "w.pt"), (b"PK\x03\x04 torn", "w.pt"), (b"\x08\x00", "w.safetensors"), (b"hello", "w.ckpt")],
+    [
+        (b"", "w.pt"),
+        (b"PK\x03\x04 torn", "w.pt"),
+        (b"\x08\x00", "w.safetensors"),
+        (b"hello", "w.ckpt"),
+    ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes, name: str) -> None:
     (tmp_path / name).write_bytes(content)
@@ -131,19 +150,27 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_prefix_selects_and_is_cut_off(weights: dict[str, Tensor]) -> None:
-    assert list(below({"encoder.a": weights["a"], "head.b": weights["b"]}, "encoder.", "file")) == ["a"]
-    with pytest.raises(DataError, match=r"of file must start with 'net.'; got encoder, head. Set `prefix`"):
+    assert list(below({"encoder.a": weights["a"], "head.b": weights["b"]}, "encoder.", "file")) == [
+        "a"
+    ]
+    with pytest.raises(
+        DataError, match=r"of file must start with 'net.'; got encoder, head. Set `prefix`"
+    ):
         below({"encoder.a": weights["a"], "head.b": weights["b"]}, "net.", "file")
 
 
 def small() -> nn.Module:
-    return nn.Sequential(OrderedDict(one=nn.Linear(2, 3), norm=nn.BatchNorm1d(3), fc=nn.Linear(3, 4)))
+    return nn.Sequential(
+        OrderedDict(one=nn.Linear(2, 3), norm=nn.BatchNorm1d(3), fc=nn.Linear(3, 4))
+    )
 
 
 def test_loading_skips_the_head_and_forgives_step_counters() -> None:
     source, target = small(), small()
     before = {name: value.clone() for name, value in target.state_dict().items()}
-    given = {name: value for name, value in source.state_dict().items() if "num_batches" not in name}
+    given = {
+        name: value for name, value in source.state_dict().items() if "num_batches" not in name
+    }
     load_exactly(target, {**given, "fc.weight": torch.zeros(9, 3)}, "file", skip=("fc.",))
     after = target.state_dict()
     assert torch.equal(after["one.weight"], source.state_dict()["one.weight"])
@@ -159,11 +186,15 @@ def test_loading_skips_the_head_and_forgives_step_counters() -> None:
         ({"fc.bias": None}, r"1 missing \(fc.bias\)"),
     ],
 )
-def test_a_tensor_out_of_place_is_named_and_nothing_is_loaded(change: dict[str, Tensor | None], told: str) -> None:
+def test_a_tensor_out_of_place_is_named_and_nothing_is_loaded(
+    change: dict[str, Tensor | None], told: str
+) -> None:
     source, target = small(), small()
     before = {name: value.clone() for name, value in target.state_dict().items()}
     given = {k: v for k, v in {**source.state_dict(), **change}.items() if v is not None}
-    with pytest.raises(DataError, match=f"tensors of file must be those of the network; got {told}"):
+    with pytest.raises(
+        DataError, match=f"tensors of file must be those of the network; got {told}"
+    ):
         load_exactly(target, given, "file")
     assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
 
@@ -174,12 +205,16 @@ def test_imagenet_weights_exist_for_torchvisions_networks_only(network: str) -> 
         imagenet_weights(network)
 
 
-def test_imagenet_weights_that_cannot_be_fetched_say_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imagenet_weights_that_cannot_be_fetched_say_where_to_put_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from torchvision.models import ResNet18_Weights
 
     def offline(*_args: Any, **_settings: Any) -> Any:
         raise OSError("no route")
 
     monkeypatch.setattr(ResNet18_Weights, "get_state_dict", offline)
-    with pytest.raises(DataError, match=r"checkpoints/resnet18-\w+\.pth\. Put the file there by hand.*no route"):
+    with pytest.raises(
+        DataError, match=r"checkpoints/resnet18-\w+\.pth\. Put the file there by hand.*no route"
+    ):
         imagenet_weights("resnet18")

@@ -77,7 +77,8 @@ class Drill:
 
         def seen() -> bool:
             nonlocal known, looked
-            # To look through all processes of a machine takes longer than some of the moments that are waited for.
+            # To look through all processes of a machine takes longer than some of the moments that
+            # are waited for.
             if time.monotonic() - looked > 0.1:
                 known, looked = descendants(self.process.pid), time.monotonic()
             found[:] = [pid for pid in known if title_of(pid).startswith(title)]
@@ -90,7 +91,9 @@ class Drill:
         started = time.monotonic()
         while not seen():
             assert self.process.poll() is None, f"the run ended before {what}:\n{self.text}"
-            assert time.monotonic() - started < PATIENCE, f"no {what} within {PATIENCE} s:\n{self.text}"
+            assert time.monotonic() - started < PATIENCE, (
+                f"no {what} within {PATIENCE} s:\n{self.text}"
+            )
             time.sleep(0.005)
 
     def ended(self) -> int:
@@ -136,7 +139,13 @@ def parent_of(pid: int) -> int:
 
 def title_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return (
+            Path(f"/proc/{pid}/cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+            .strip()
+        )
     except OSError:
         return ""
 

@@ -1,4 +1,5 @@
-"""Methods for drills: slow enough to be caught in the middle of a round, with state that decides what comes next."""
+"""Methods for drills: slow enough to be caught in the middle of a round, with state that decides
+what comes next."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import NonNegative, component
-from rayfl.fleet.seam import Client, Fleet, Out, Vector
 from rayfl.learn.fit import fit
+from rayfl.protocol import Client, Fleet, Out, Vector
 
 UNLUCKY = 3
 """The client that fails."""

@@ -1,4 +1,5 @@
-"""What nothing can kill: real processes, hit in the middle of their work, end with the bits of an undisturbed run."""
+"""What nothing can kill: real processes, hit in the middle of their work, end with the bits of an
+undisturbed run."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import rayfl
-from rayfl.config import validated
+from rayfl.config.schema import validated
 from rayfl.errors import StorageError
 from tests.reliability.drills import SETTINGS, Comparable, Drill, comparable, noted
 from tests.reliability.methods import UNLUCKY
@@ -76,8 +77,14 @@ def test_killing_a_client_actor_and_then_the_coordinator_changes_no_bit(
     os.kill(drill.await_process("ray::Coordinator"), signal.SIGKILL)
     assert_same(drill, undisturbed)
     assert re.search(r"client actor \d died in round \d+ and is replaced", drill.text), drill.text
-    assert re.search(r"the coordinator died after round \d+ and is started again", drill.text), drill.text
-    rounds = [entry["step"] for entry in noted(drill.directory / "journal.jsonl") if entry["kind"] == "metrics"]
+    assert re.search(r"the coordinator died after round \d+ and is started again", drill.text), (
+        drill.text
+    )
+    rounds = [
+        entry["step"]
+        for entry in noted(drill.directory / "journal.jsonl")
+        if entry["kind"] == "metrics"
+    ]
     assert rounds == list(range(1, 25)), "a round that was computed again is tracked once"
 
 
@@ -107,18 +114,22 @@ def test_killing_a_keeper_after_a_client_actor_changes_no_bit(
 
 
 def grace() -> float:
-    """The seconds that a stopped job is given, stretched by what others make this machine do meanwhile."""
+    """The seconds that a stopped job is given, stretched by what others make this machine do
+    meanwhile."""
     return 3.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def stopped(drill: Drill, number: int, *, group: bool) -> tuple[int, float]:
-    """Exit code and seconds after a signal to the driver, or to all of its group as a terminal's Ctrl-C is."""
+    """Exit code and seconds after a signal to the driver, or to all of its group as a terminal's
+    Ctrl-C is."""
     started = time.monotonic()
     (os.killpg if group else os.kill)(drill.process.pid, number)
     return drill.ended(), time.monotonic() - started
 
 
-def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(start: Start, undisturbed: Comparable) -> None:
+def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(
+    start: Start, undisturbed: Comparable
+) -> None:
     rare = "checkpoint.min_seconds=1000"
     first = start("resources.actors=1", PAUSE, rare)
     first.await_round(4)
@@ -129,7 +140,9 @@ def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(start: Sta
     assert "Traceback" not in first.text
     reached = first.reached()
     saved = sorted(path.stem for path in (first.directory / "checkpoints").glob("round-*.json"))
-    assert saved[-1] >= f"round-{reached:06d}" > "round-000001", "the signal, not the schedule, made this checkpoint"
+    assert saved[-1] >= f"round-{reached:06d}" > "round-000001", (
+        "the signal, not the schedule, made this checkpoint"
+    )
 
     second = start("resources.actors=3", PAUSE, rare, "--resume", name)
     second.await_round(reached + 4)
@@ -168,25 +181,38 @@ def test_a_driver_that_is_killed_outright_is_resumed_from_its_last_checkpoint(
 # -- failing clients -------------------------------------------------------------------------------------------------
 
 
-def test_a_phase_that_raises_stops_the_run_with_client_round_and_remote_traceback(start: Start) -> None:
+def test_a_phase_that_raises_stops_the_run_with_client_round_and_remote_traceback(
+    start: Start,
+) -> None:
     drill = start("method=tests.reliability.methods:Raising", "resources.actors=2")
     assert drill.ended() == 4, drill.text
-    assert f"error: a phase raised on client {UNLUCKY} in round 2:\nTraceback (most recent call last):" in drill.text
-    assert re.search(r'methods\.py", line \d+, in raising\n +raise ValueError', drill.text), drill.text
+    assert (
+        f"error: a phase raised on client {UNLUCKY} in round 2:\nTraceback (most recent call last):"
+        in drill.text
+    )
+    assert re.search(r'methods\.py", line \d+, in raising\n +raise ValueError', drill.text), (
+        drill.text
+    )
     assert "ValueError: the sensor is broken" in drill.text
     assert "rayfl/cli.py" not in drill.text, "only the remote traceback is of use"
     assert drill.reached() == 2, "what was reached before is kept"
     assert not (drill.directory / "result.json").exists()
 
 
-def test_a_client_whose_update_is_not_finite_is_left_out_counted_and_named(start: Start, tmp_path: Path) -> None:
+def test_a_client_whose_update_is_not_finite_is_left_out_counted_and_named(
+    start: Start, tmp_path: Path
+) -> None:
     ray = start("method=tests.reliability.methods:Diverging", "training.rounds=3")
     assert ray.ended() == 0, ray.text
     digest, history = comparable(ray.directory)
     for record in history:
         assert (record["clients/diverged"], record[f"clients/diverged/{UNLUCKY}"]) == (1.0, 1.0)
         assert (record["clients/participants"], record["test/accuracy"] > 0) == (12.0, True)
-    settings = {**SETTINGS, "method": "tests.reliability.methods:Diverging", "output": tmp_path / "inline"}
+    settings = {
+        **SETTINGS,
+        "method": "tests.reliability.methods:Diverging",
+        "output": tmp_path / "inline",
+    }
     training = {**SETTINGS["training"], "rounds": 3}
     inline = rayfl.run({**settings, "training": training, "fleet": "inline"})
     assert inline.sha256 == digest
@@ -196,7 +222,15 @@ def test_a_round_in_which_everyone_diverges_leaves_the_model_as_it_was(tmp_path:
     def after(rounds: int) -> rayfl.Result:
         method = {"name": "tests.reliability.methods:Diverging", "void": 2}
         training = {**SETTINGS["training"], "rounds": rounds}
-        return rayfl.run({**SETTINGS, "method": method, "training": training, "output": tmp_path, "fleet": "inline"})
+        return rayfl.run(
+            {
+                **SETTINGS,
+                "method": method,
+                "training": training,
+                "output": tmp_path,
+                "fleet": "inline",
+            }
+        )
 
     two, four = after(2), after(4)
     assert four.sha256 == two.sha256
@@ -228,18 +262,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_the_run_clearly_and_what_was_reached_is_kept(
     start: Start, undisturbed: Comparable, small_disk: Path, tmp_path: Path, place: str, rule: str
 ) -> None:
-    (small_disk / "filler").write_bytes(b"0" * (MB - (MB >> 2 if place == "checkpoints" else 20 << 10)))
-    disks = {"checkpoints": (tmp_path / "out", small_disk), "journal": (small_disk / "out", tmp_path / "checkpoints")}
+    (small_disk / "filler").write_bytes(
+        b"0" * (MB - (MB >> 2 if place == "checkpoints" else 20 << 10))
+    )
+    disks = {
+        "checkpoints": (tmp_path / "out", small_disk),
+        "journal": (small_disk / "out", tmp_path / "checkpoints"),
+    }
     output, checkpoints = disks[place]
     arguments = ("fleet=inline", f"checkpoint.uri={checkpoints}")
     drill = start(*arguments, output=output)
     assert drill.ended() == 5, drill.text
-    assert re.search(f"^error: {rule}.*No space left on device", drill.text, re.MULTILINE), drill.text
+    assert re.search(f"^error: {rule}.*No space left on device", drill.text, re.MULTILINE), (
+        drill.text
+    )
     assert "Traceback" not in drill.text
     journal = drill.directory / "journal.jsonl"
     reached = drill.reached()
     assert reached >= 1
-    assert [entry["step"] for entry in noted(journal) if entry["kind"] == "metrics"] == list(range(1, reached + 1))
+    assert [entry["step"] for entry in noted(journal) if entry["kind"] == "metrics"] == list(
+        range(1, reached + 1)
+    )
     assert not (drill.directory / "result.json").exists()
 
     (small_disk / "filler").unlink()
@@ -247,10 +290,19 @@ def test_a_full_disk_ends_the_run_clearly_and_what_was_reached_is_kept(
 
 
 @pytest.mark.parametrize("place", ["file/in/the/way", "/proc/nowhere"])
-def test_a_place_for_checkpoints_that_cannot_be_written_is_refused_at_once(tmp_path: Path, place: str) -> None:
+def test_a_place_for_checkpoints_that_cannot_be_written_is_refused_at_once(
+    tmp_path: Path, place: str
+) -> None:
     (tmp_path / "file").write_text("")
-    settings = {**SETTINGS, "output": tmp_path, "fleet": "inline", "checkpoint": {"uri": str(tmp_path / place)}}
-    with pytest.raises(StorageError, match=r"checkpoints need a writable place; got .*Set checkpoint\.uri"):
+    settings = {
+        **SETTINGS,
+        "output": tmp_path,
+        "fleet": "inline",
+        "checkpoint": {"uri": str(tmp_path / place)},
+    }
+    with pytest.raises(
+        StorageError, match=r"checkpoints need a writable place; got .*Set checkpoint\.uri"
+    ):
         rayfl.run(settings)
 
 
@@ -278,7 +330,9 @@ def missing(folder: Path) -> None:
 
 def other_client(folder: Path) -> None:
     manifest = json.loads((folder / "round-000010.json").read_text())
-    names = sorted(entry[0] for entries in manifest["clients"].values() for entry in entries.values())
+    names = sorted(
+        entry[0] for entries in manifest["clients"].values() for entry in entries.values()
+    )
     newest = next(name for name in names if name.endswith("000010"))
     (folder / newest).write_bytes(b"spoilt")
 
@@ -316,7 +370,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_alone(tmp_p
     for path in (directory / "checkpoints").glob("*.state"):
         path.write_bytes(b"spoilt")
     before = sorted(path.name for path in (directory / "checkpoints").rglob("*"))
-    with pytest.raises(StorageError, match=r"no usable checkpoint in .*round 10: .*has sha256 .*round 9: "):
+    with pytest.raises(
+        StorageError, match=r"no usable checkpoint in .*round 10: .*has sha256 .*round 9: "
+    ):
         rayfl.run(common, resume=directory)
     assert sorted(path.name for path in (directory / "checkpoints").rglob("*")) == before
 

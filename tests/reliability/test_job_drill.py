@@ -1,4 +1,5 @@
-"""Jobs that are stopped in the middle and submitted again, on a head node that somebody started by hand."""
+"""Jobs that are stopped in the middle and submitted again, on a head node that somebody started by
+hand."""
 
 from __future__ import annotations
 
@@ -16,12 +17,16 @@ import pytest
 import yaml
 
 import rayfl
-from rayfl.tracking import default_uri, quiet_client
+from rayfl.tracking.tracker import default_uri, quiet_client
 from tests.nodes import Node, short_folder, surroundings, wait_for
 from tests.reliability.drills import ROOT, SETTINGS, comparable, noted
 from tests.test_job import BIN, free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.timeout(600),
+]
 
 METHOD = '''"""A method of the user's own, beside the configuration: slow enough to be stopped in the middle."""
 
@@ -67,7 +72,8 @@ STUDY = {
 
 @dataclass(frozen=True)
 class Desk:
-    """A head node for jobs, a folder that is submitted, and the home directory of whoever started the node."""
+    """A head node for jobs, a folder that is submitted, and the home directory of whoever started
+    the node."""
 
     address: str
     folder: Path
@@ -76,14 +82,18 @@ class Desk:
 
     def ray_job(self, verb: str, *words: str) -> str:
         command = [str(BIN / "ray"), "job", verb, "--address", self.address, *words]
-        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=300
+        )
         said = done.stdout + done.stderr
         assert done.returncode == 0, said
         return said
 
     def submit(self, name: str, *job: str, wait: bool) -> str:
         way = () if wait else ("--no-wait",)
-        return self.ray_job("submit", *way, "--submission-id", name, "--working-dir", ".", "--", "python", *job)
+        return self.ray_job(
+            "submit", *way, "--submission-id", name, "--working-dir", ".", "--", "python", *job
+        )
 
     def runs(self) -> list[Path]:
         return sorted((self.home / "rayfl-outputs" / "runs").glob("*"))
@@ -102,14 +112,19 @@ class Desk:
 def steps(run: Path) -> list[int]:
     """The rounds that a run has noted, in the order in which it noted them."""
     journal = run / "journal.jsonl"
-    return [entry["step"] for entry in noted(journal) if entry["kind"] == "metrics"] if journal.exists() else []
+    return (
+        [entry["step"] for entry in noted(journal) if entry["kind"] == "metrics"]
+        if journal.exists()
+        else []
+    )
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[tuple[str, Path, Mapping[str, str]]]:
     """A head node of two CPUs: its address for jobs, its owner's home, its environment."""
     port, dashboard, agent, client = map(str, free_ports(4))
-    # What others make this machine do meanwhile stretches the three seconds that a stopped job is given.
+    # What others make this machine do meanwhile stretches the three seconds that a stopped job is
+    # given.
     busy = math.ceil(3 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
     with short_folder() as folder:
         env = surroundings(HOME=str(folder / "home"), RAY_JOB_STOP_WAIT_TIME_S=str(busy))
@@ -164,7 +179,9 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again(desk: Desk, tmp_path: 
     assert "Traceback" not in said
     reached = steps(run)[-1]
     assert 3 <= reached < ROUNDS
-    saved = max(int(path.stem.partition("-")[2]) for path in (run / "checkpoints").glob("round-*.json"))
+    saved = max(
+        int(path.stem.partition("-")[2]) for path in (run / "checkpoints").glob("round-*.json")
+    )
     assert saved >= reached, "what was told of was saved before the job ended"
 
     said = desk.submit("second", "jobs/run.py", "drill.yaml", "--resume", "auto", wait=True)
@@ -194,4 +211,6 @@ def test_a_stopped_study_goes_on_when_it_is_submitted_again(desk: Desk, tmp_path
     assert len(runs) == 2
     assert steps(begun) == list(range(1, ROUNDS + 1))
     hashes = {json.loads((run / "result.json").read_text())["sha256"] for run in runs}
-    assert hashes == {undisturbed(tmp_path / "inline", "fedavg")}, "both cells are the same training"
+    assert hashes == {undisturbed(tmp_path / "inline", "fedavg")}, (
+        "both cells are the same training"
+    )

@@ -1,4 +1,5 @@
-"""Sweeps that nothing can kill: Ctrl-C, a killed driver, a killed trial; every trial ends once, with the same bits."""
+"""Sweeps that nothing can kill: Ctrl-C, a killed driver, a killed trial; every trial ends once,
+with the same bits."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 import yaml
 
 import rayfl
-from rayfl.tracking import quiet_client
+from rayfl.tracking.tracker import quiet_client
 from tests.reliability.drills import (
     PATIENCE,
     RAYFL,
@@ -28,7 +29,11 @@ from tests.reliability.drills import (
     title_of,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.timeout(600),
+]
 
 ROUNDS = 16
 RUN: dict[str, Any] = {
@@ -51,7 +56,11 @@ class Search:
     """`rayfl sweep`, started in a session of its own, again and again on the same output folder."""
 
     def __init__(self, desk: Path) -> None:
-        self.output, self.file, self.printed = desk / "out", desk / "drill.yaml", desk / "printed.txt"
+        self.output, self.file, self.printed = (
+            desk / "out",
+            desk / "drill.yaml",
+            desk / "printed.txt",
+        )
         settings = {**RUN, "output": str(self.output), "tracking": {"enabled": True}}
         self.file.write_text(yaml.safe_dump({**SWEEP, "set": settings}))
         self.process: subprocess.Popen[bytes] | None = None
@@ -74,7 +83,9 @@ class Search:
 
     def runs(self) -> dict[str, Path]:
         """The runs by trial."""
-        return {path.name.partition("-drill-")[2]: path for path in self.output.glob("runs/*-drill-*")}
+        return {
+            path.name.partition("-drill-")[2]: path for path in self.output.glob("runs/*-drill-*")
+        }
 
     def rounds(self) -> dict[str, list[int]]:
         """The rounds that each run has noted."""
@@ -90,7 +101,9 @@ class Search:
         while not seen():
             assert self.process is not None
             assert self.process.poll() is None, f"the sweep ended before {what}:\n{self.text}"
-            assert time.monotonic() - started < PATIENCE, f"no {what} within {PATIENCE} s:\n{self.text}"
+            assert time.monotonic() - started < PATIENCE, (
+                f"no {what} within {PATIENCE} s:\n{self.text}"
+            )
             time.sleep(0.02)
 
     def ended(self) -> int:
@@ -120,8 +133,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comparabl
         for seed in SWEEP["seeds"]:
             method = {**RUN["method"], "pause": 0}
             training = {**RUN["training"], "lr": lr}
-            settings = {**RUN, "method": method, "training": training, "seed": seed, "output": str(output)}
-            found[f"{point:03d}-s{seed}"] = comparable(rayfl.run({**settings, "fleet": "inline"}).directory)
+            settings = {
+                **RUN,
+                "method": method,
+                "training": training,
+                "seed": seed,
+                "output": str(output),
+            }
+            found[f"{point:03d}-s{seed}"] = comparable(
+                rayfl.run({**settings, "fleet": "inline"}).directory
+            )
     return found
 
 
@@ -154,18 +175,32 @@ def test_ctrl_c_a_killed_driver_and_a_killed_trial_cost_no_trial_and_run_none_tw
         path = search.runs()[trial]
         saved = sorted(path.glob("checkpoints/round-*.json"))
         assert not rounds or int(saved[-1].stem[6:]) >= rounds[-1], "no finished round is lost"
-        assert closed_as(path) == ["FINISHED" if (path / "result.json").exists() else "KILLED"], search.text
-    assert [len(rounds) < ROUNDS for rounds in search.rounds().values()].count(True), "it was caught in the middle"
+        assert closed_as(path) == ["FINISHED" if (path / "result.json").exists() else "KILLED"], (
+            search.text
+        )
+    assert [len(rounds) < ROUNDS for rounds in search.rounds().values()].count(True), (
+        "it was caught in the middle"
+    )
 
     search.start("--resume")
-    search.watch(lambda: len(results(search)) >= 2 and len(search.runs()) > 2, "two trials to end and a third to begin")
+    search.watch(
+        lambda: len(results(search)) >= 2 and len(search.runs()) > 2,
+        "two trials to end and a third to begin",
+    )
     os.kill(search.pid, signal.SIGKILL)
     assert search.ended() == -signal.SIGKILL
-    over = {trial: when for trial, when in results(search).items() if len(search.rounds()[trial]) == ROUNDS}
+    over = {
+        trial: when
+        for trial, when in results(search).items()
+        if len(search.rounds()[trial]) == ROUNDS
+    }
 
     before = {trial: len(rounds) for trial, rounds in search.rounds().items()}
     search.start("--resume")
-    search.watch(lambda: any(len(r) > before.get(t, 0) for t, r in search.rounds().items() if t not in over), "a round")
+    search.watch(
+        lambda: any(len(r) > before.get(t, 0) for t, r in search.rounds().items() if t not in over),
+        "a round",
+    )
     os.kill(trial_process(search), signal.SIGKILL)
     assert search.ended() == 0, search.text
     assert "failed and is taken up again (1 of 2)" in search.text
@@ -173,7 +208,9 @@ def test_ctrl_c_a_killed_driver_and_a_killed_trial_cost_no_trial_and_run_none_tw
     assert {trial: comparable(path) for trial, path in search.runs().items()} == undisturbed
     assert search.rounds() == {trial: list(range(1, ROUNDS + 1)) for trial in undisturbed}
     closed = [trial for trial in over if f"{trial}  begins" not in search.text]
-    assert {trial: results(search)[trial] for trial in closed} == {trial: over[trial] for trial in closed}
+    assert {trial: results(search)[trial] for trial in closed} == {
+        trial: over[trial] for trial in closed
+    }
     assert closed, "what had ended was not begun again"
     assert_nested_once(search)
 

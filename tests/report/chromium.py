@@ -1,4 +1,5 @@
-"""A headless Chromium for tests, driven over its own pipe: no driver program, no port, no library."""
+"""A headless Chromium for tests, driven over its own pipe: no driver program, no port, no
+library."""
 
 from __future__ import annotations
 
@@ -35,8 +36,14 @@ FLAGS = (
 
 def installed() -> str:
     """The path of the browser; tests of pages mean nothing without it."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert found, "Chromium is not installed, and the report's page is tested in it: apt-get install -y chromium"
+    found = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
+    assert found, (
+        "Chromium is not installed, and the report's page is tested in it: apt-get install -y chromium"
+    )
     return found
 
 
@@ -50,7 +57,9 @@ class Tab:
         self.events: list[dict[str, Any]] = []
         self.session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -86,7 +95,13 @@ class Tab:
     def js(self, expression: str, context: int | None = None) -> Any:
         """The value of an expression, in the page or in one of its frames; promises are awaited."""
         where = {} if context is None else {"contextId": context}
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, **where)
+        answer = self.call(
+            "Runtime.evaluate",
+            expression=expression,
+            returnByValue=True,
+            awaitPromise=True,
+            **where,
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -99,7 +114,9 @@ class Tab:
                 if value:
                     return value
             time.sleep(0.1)
-        raise AssertionError(f"never true: {expression}\n{self.js('document.body.innerText')[:2000]}")
+        raise AssertionError(
+            f"never true: {expression}\n{self.js('document.body.innerText')[:2000]}"
+        )
 
     def frame(self, expression: str, seconds: float = SECONDS) -> Callable[[str], Any]:
         """A way to ask the document, in any frame, of which an expression is true."""
@@ -107,7 +124,9 @@ class Tab:
         while time.monotonic() < end:
             self.js("1")
             made = [
-                event["params"] for event in self.events if event.get("method") == "Runtime.executionContextCreated"
+                event["params"]
+                for event in self.events
+                if event.get("method") == "Runtime.executionContextCreated"
             ]
             for params in reversed(made):
                 ask = partial(self.js, context=params["context"]["id"])
@@ -119,11 +138,18 @@ class Tab:
 
     def size(self, width: int, height: int, scale: float = 1, mobile: bool = False) -> None:
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=mobile
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=mobile,
         )
 
     def prefers(self, scheme: str) -> None:
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
@@ -131,7 +157,13 @@ class Tab:
     def drag(self, start: tuple[float, float], stop: tuple[float, float]) -> None:
         self.mouse("mouseMoved", *start)
         self.mouse("mousePressed", *start, button="left", clickCount=1)
-        self.mouse("mouseMoved", (start[0] + stop[0]) / 2, (start[1] + stop[1]) / 2, button="left", buttons=1)
+        self.mouse(
+            "mouseMoved",
+            (start[0] + stop[0]) / 2,
+            (start[1] + stop[1]) / 2,
+            button="left",
+            buttons=1,
+        )
         self.mouse("mouseMoved", *stop, button="left", buttons=1)
         self.mouse("mouseReleased", *stop, button="left", clickCount=1)
 
@@ -152,16 +184,24 @@ class Tab:
             params = event.get("params", {})
             if event.get("method") == "Runtime.exceptionThrown":
                 found.append(json.dumps(params["exceptionDetails"])[:500])
-            elif event.get("method") == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            elif event.get("method") == "Runtime.consoleAPICalled" and params["type"] in (
+                "error",
+                "warning",
+            ):
                 found.append(json.dumps(params["args"])[:500])
-            elif event.get("method") == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            elif event.get("method") == "Log.entryAdded" and params["entry"]["level"] in (
+                "error",
+                "warning",
+            ):
                 found.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
         return found
 
     def requests(self) -> list[str]:
         """What the page asked the network for."""
         self.js("1")
-        sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        sent = [
+            event for event in self.events if event.get("method") == "Network.requestWillBeSent"
+        ]
         return [str(event["params"]["request"]["url"]) for event in sent]
 
 

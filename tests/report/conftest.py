@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from rayfl.errors import RayflError
-from rayfl.experiment import run
+from rayfl.run.experiment import run
 from rayfl.study.gather import gathered
 from rayfl.study.order import Order
 from rayfl.study.result import StudyResult
-from rayfl.tracking import default_uri
+from rayfl.tracking.tracker import default_uri
 from tests.study.tiny import study_file
 
 NOISE = {"name": "symmetric", "rate": {"name": "ramp", "min": 0.0, "max": 0.6}}
@@ -32,7 +32,9 @@ CHANGES = {
             "fedrn": {"title": "FedRN", "set": {"method": {"name": "fedrn", "k": 1, "warmup": 1}}},
             "local_k": {
                 "title": "local k",
-                "set": {"method": {"name": "local_k_similarity", "k": 2, "encoder": {"name": "pixels"}}},
+                "set": {
+                    "method": {"name": "local_k_similarity", "k": 2, "encoder": {"name": "pixels"}}
+                },
             },
             "gain": {"title": "Delta", "difference": ["fedds", "fedavg"]},
         },

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rayfl.records import Record
+from rayfl.run.store import Record
 from rayfl.study.result import CellResult, Kind, StudyResult, Value
 from rayfl.study.schema import Choice, Layout, Score, Study
 
@@ -16,7 +16,9 @@ Figures = tuple[Sequence[float], float | None]
 
 def value(ours: Sequence[float], printed: float | None = None, lower: bool = False) -> Value:
     figure = {} if printed is None else {"printed": f"{printed:.2f}", "printed_value": printed}
-    return Value("accuracy (%)", tuple(ours), tuple(range(len(ours))), lower_is_better=lower, **figure)  # type: ignore[arg-type]
+    return Value(
+        "accuracy (%)", tuple(ours), tuple(range(len(ours))), lower_is_better=lower, **figure
+    )  # type: ignore[arg-type]
 
 
 def cell(
@@ -30,7 +32,9 @@ def cell(
     lower = more.pop("lower", False)
     scores = {"accuracy": value(ours, printed, lower)}
     titles = {axis: name.upper() for axis, name in choices.items()}
-    return CellResult(choices, titles, kind, dict(enumerate(records)), scores, command="rayfl study x", **more)
+    return CellResult(
+        choices, titles, kind, dict(enumerate(records)), scores, command="rayfl study x", **more
+    )
 
 
 def result(cells: Sequence[CellResult], layout: Layout | None = None, **more: Any) -> StudyResult:
@@ -42,7 +46,13 @@ def result(cells: Sequence[CellResult], layout: Layout | None = None, **more: An
     others = [axis for axis in axes if axis != "method"]
     table = layout or Layout(rows=["method"] if "method" in axes else others[:1], columns=others)
     scores = {"accuracy": Score(title="accuracy (%)", percent=True)}
-    study = Study(title=more.pop("title", "A & B"), axes=axes, scores=scores, table=table, **more.pop("study", {}))
+    study = Study(
+        title=more.pop("title", "A & B"),
+        axes=axes,
+        scores=scores,
+        table=table,
+        **more.pop("study", {}),
+    )
     return StudyResult("by_hand", study, cells, **more)
 
 
@@ -60,11 +70,18 @@ def record(folder: Path, accuracies: Sequence[float] = (0.5,), **more: Any) -> R
     arrays = more.pop("arrays", {})
     metrics = more.pop("metrics", {})
     history = [
-        {"round": t, "metrics": {"test/accuracy": a, **metrics}, "clock": {}} for t, a in enumerate(accuracies, 1)
+        {"round": t, "metrics": {"test/accuracy": a, **metrics}, "clock": {}}
+        for t, a in enumerate(accuracies, 1)
     ]
     config = more.pop("config", {"seed": 0, "method": {"name": "fedavg"}})
     made = Record(
-        folder, "d" * 64, more.pop("scenario", "s" * 64), len(history), "m" * 64, history, more.pop("facts", {})
+        folder,
+        "d" * 64,
+        more.pop("scenario", "s" * 64),
+        len(history),
+        "m" * 64,
+        history,
+        more.pop("facts", {}),
     )
     made.__dict__["arrays"] = arrays
     made.__dict__["config"] = config

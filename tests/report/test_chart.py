@@ -10,18 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
+from rayfl.plots.run_figures import wide
+from rayfl.plots.style import COLOURS, DASHES, DPI, MARKERS, png, style, svg, wrapped
 from rayfl.report.chart import MOST_POINTS, Chart, Line, chart_figure, over_seeds, thinned
-from rayfl.report.figures import wide
-from rayfl.report.style import COLOURS, DASHES, DPI, MARKERS, png, style, svg, wrapped
 
-CHART = Chart("MNIST", "round", "test accuracy (%)", [Line("a < b", [1, 2], [50.0, 60.123456]), Line("c", [1], [3.0])])
+CHART = Chart(
+    "MNIST",
+    "round",
+    "test accuracy (%)",
+    [Line("a < b", [1, 2], [50.0, 60.123456]), Line("c", [1], [3.0])],
+)
 
 
 def test_repetitions_become_mean_least_and_greatest_at_rounds_that_all_have() -> None:
     line = over_seeds("x", [([1, 2, 3], [0.1, 0.2, 0.9]), ([1, 2], [0.3, 0.4]), ([], [])], 100)
     assert line is not None
     assert list(line.x) == [1, 2]
-    for values, wanted in ((line.y, [20.0, 30.0]), (line.low, [10.0, 20.0]), (line.high, [30.0, 40.0])):
+    for values, wanted in (
+        (line.y, [20.0, 30.0]),
+        (line.low, [10.0, 20.0]),
+        (line.high, [30.0, 40.0]),
+    ):
         assert values == pytest.approx(wanted)
 
 
@@ -61,9 +70,13 @@ def test_lines_differ_without_colour_and_colours_without_lines() -> None:
     assert min(abs(one - other) for i, one in enumerate(light) for other in light[:i]) > 0.02
 
 
-@pytest.mark.parametrize("names", [["a", "b"], [f"a rather long name of a method, number {i}" for i in range(12)]])
+@pytest.mark.parametrize(
+    "names", [["a", "b"], [f"a rather long name of a method, number {i}" for i in range(12)]]
+)
 def test_the_legend_covers_no_data(names: list[str]) -> None:
-    figure = chart_figure(Chart("", "round", "y", [Line(name, [1, 2], [i, 1.0]) for i, name in enumerate(names)]))
+    figure = chart_figure(
+        Chart("", "round", "y", [Line(name, [1, 2], [i, 1.0]) for i, name in enumerate(names)])
+    )
     figure.draw_without_rendering()
     (legend,) = figure.legends
     axes, box = figure.axes[0].get_window_extent(), legend.get_window_extent()
@@ -75,10 +88,20 @@ def test_the_legend_covers_no_data(names: list[str]) -> None:
 
 def test_what_is_printed_is_drawn_as_open_markers() -> None:
     figure = chart_figure(
-        Chart("", "K", "y", [Line("ours", [1, 20], [1, 2]), Line("p", [1, 20], [1, 2], joined=False)], log=True)
+        Chart(
+            "",
+            "K",
+            "y",
+            [Line("ours", [1, 20], [1, 2]), Line("p", [1, 20], [1, 2], joined=False)],
+            log=True,
+        )
     )
     ours, printed = figure.axes[0].lines
-    assert (ours.get_linestyle(), printed.get_linestyle(), printed.get_markerfacecolor()) == ("-", "None", "none")
+    assert (ours.get_linestyle(), printed.get_linestyle(), printed.get_markerfacecolor()) == (
+        "-",
+        "None",
+        "none",
+    )
     assert figure.axes[0].get_xscale() == "log"
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from rayfl.commands.report import report
 from rayfl.errors import ConfigError, StorageError
-from rayfl.tracking import quiet_client
+from rayfl.tracking.tracker import quiet_client
 from tests.report.conftest import Made
 
 pytestmark = [
@@ -29,7 +29,9 @@ def invoke(*words: object) -> Result:
 
 
 def test_a_study_is_reported_and_logged(made: Made, tmp_path: Path) -> None:
-    done = invoke(made.path, "--runs", made.output, "-o", tmp_path / "r", "--figures", "curves, reliability")
+    done = invoke(
+        made.path, "--runs", made.output, "-o", tmp_path / "r", "--figures", "curves, reliability"
+    )
     assert done.exit_code == 0, done.output
     assert "runs       8 in 4 of 6 cells" in done.output
     assert f"page       {tmp_path / 'r' / 'index.html'}" in done.output
@@ -53,13 +55,16 @@ def test_a_study_is_reported_and_logged(made: Made, tmp_path: Path) -> None:
     assert logged.data.tags["study"] == "tiny"
     assert "| method |" in logged.data.tags["mlflow.note.content"]
     assert (
-        f"#/experiments/{experiment.experiment_id}/runs/{logged.info.run_id}/artifacts/report/index.html" in done.output
+        f"#/experiments/{experiment.experiment_id}/runs/{logged.info.run_id}/artifacts/report/index.html"
+        in done.output
     )
     there = {file.path for file in client.list_artifacts(logged.info.run_id, "report")}
     assert {"report/index.html", "report/figures", "report/table.tex"} <= there
 
 
-def test_an_experiment_is_reported_and_older_reports_are_no_runs(made: Made, tmp_path: Path) -> None:
+def test_an_experiment_is_reported_and_older_reports_are_no_runs(
+    made: Made, tmp_path: Path
+) -> None:
     for _ in range(2):
         done = invoke(TITLE, "--runs", made.output, "-o", tmp_path, "--figures", "curves")
         assert done.exit_code == 0, done.output
@@ -85,13 +90,19 @@ def test_pictures_of_an_older_report_go_and_other_files_stay(made: Made, tmp_pat
     for name in ("99_old.png", "mine.png"):
         (tmp_path / "figures" / name).write_bytes(b"")
     invoke(made.path, "--runs", made.output, "-o", tmp_path, "--no-track", "--figures", "curves")
-    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["01_test_accuracy.png", "mine.png"]
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        "01_test_accuracy.png",
+        "mine.png",
+    ]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("x", "--figures", "curvs"), r"--figures names some of curves, .*; got curvs\. Did you mean 'curves'\?"),
+        (
+            ("x", "--figures", "curvs"),
+            r"--figures names some of curves, .*; got curvs\. Did you mean 'curves'\?",
+        ),
         (("none.yaml",), r"readable YAML file; got .*none\.yaml"),
     ],
 )
@@ -104,13 +115,31 @@ def test_what_is_not_there_is_refused(words: tuple[str, ...], message: str, home
 
 def test_a_folder_that_cannot_be_written_is_named(made: Made, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = invoke(made.path, "--runs", made.output, "-o", tmp_path / "file", "--no-track", "--figures", "curves")
+    done = invoke(
+        made.path,
+        "--runs",
+        made.output,
+        "-o",
+        tmp_path / "file",
+        "--no-track",
+        "--figures",
+        "curves",
+    )
     assert isinstance(done.exception, StorageError)
     assert "a report needs a writable folder; got" in str(done.exception)
 
 
 def test_the_job_is_the_command(made: Made, tmp_path: Path) -> None:
-    words = [str(made.path), "--runs", str(made.output), "-o", str(tmp_path), "--no-track", "--figures", "curves"]
+    words = [
+        str(made.path),
+        "--runs",
+        str(made.output),
+        "-o",
+        str(tmp_path),
+        "--no-track",
+        "--figures",
+        "curves",
+    ]
     done = subprocess.run(
         [sys.executable, str(ROOT / "jobs" / "report.py"), *words],
         capture_output=True,

@@ -21,13 +21,25 @@ FOUND = grid({
 
 @pytest.fixture
 def scaled(tmp_path: Path) -> StudyResult:
-    cells = [cell({"method": "a", "dataset": "x"}, [1.0], records=[record(tmp_path)], scaled="rounds 100 to 10")]
-    return result([*cells, cell({"method": "b", "dataset": "x"}, missing="b is not built")], scale=0.1)
+    cells = [
+        cell(
+            {"method": "a", "dataset": "x"},
+            [1.0],
+            records=[record(tmp_path)],
+            scaled="rounds 100 to 10",
+        )
+    ]
+    return result(
+        [*cells, cell({"method": "b", "dataset": "x"}, missing="b is not built")], scale=0.1
+    )
 
 
 def test_markdown_has_ours_printed_and_difference() -> None:
     lines = markdown(FOUND).splitlines()
-    assert "| method | X: ours | X: printed | X: difference | 50%: ours | 50%: printed | 50%: difference |" in lines
+    assert (
+        "| method | X: ours | X: printed | X: difference | 50%: ours | 50%: printed | 50%: difference |"
+        in lines
+    )
     assert r"| A\_B | 91.00 ± 1.41 (n=2) | 91.00 | +0.00 | 50.00 (n=1) | - | - |" in lines
     assert r"| C\|D | **95.00 (n=1)** | **96.25** | -1.25 | - | 60.00 | - |" in lines
 
@@ -48,7 +60,12 @@ def test_notes_say_scale_and_what_is_missing(scaled: StudyResult) -> None:
 
 @pytest.mark.parametrize(
     ("plain", "escaped"),
-    [("a*b_c|d", r"a\*b\_c\|d"), ("<img>\n x", r"\<img\> x"), ("`[x]`", r"\`\[x\]\`"), ("\\", "\\\\")],
+    [
+        ("a*b_c|d", r"a\*b\_c\|d"),
+        ("<img>\n x", r"\<img\> x"),
+        ("`[x]`", r"\`\[x\]\`"),
+        ("\\", "\\\\"),
+    ],
 )
 def test_markdown_escapes(plain: str, escaped: str) -> None:
     assert md(plain) == escaped
@@ -77,7 +94,9 @@ def test_latex_has_as_many_cells_as_columns_and_everything_closed(scaled: StudyR
         (columns,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
         rows = [line for line in text.splitlines() if line.endswith(r"\\")]
         spans = [sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d)\}", row)) for row in rows]
-        assert {len(re.split(r"(?<!\\)&", row)) + s for row, s in zip(rows, spans, strict=True)} == {len(columns)}
+        assert {
+            len(re.split(r"(?<!\\)&", row)) + s for row, s in zip(rows, spans, strict=True)
+        } == {len(columns)}
         order = [text.index(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")]
         assert order == sorted(order)
 
@@ -86,16 +105,29 @@ def test_latex_rules_span_their_columns_and_signs_are_minus_signs() -> None:
     text = latex(FOUND)
     assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-7}" in text
     assert r"& \multicolumn{3}{c}{X} & \multicolumn{3}{c}{50\%} \\" in text
-    assert r"C\textbar{}D & \textbf{95.00 (n=1)} & \textbf{96.25} & $-$1.25 & -- & 60.00 & -- \\" in text
+    assert (
+        r"C\textbar{}D & \textbf{95.00 (n=1)} & \textbf{96.25} & $-$1.25 & -- & 60.00 & -- \\"
+        in text
+    )
 
 
 def test_csv_has_a_line_a_cell_with_all_that_is_known(scaled: StudyResult) -> None:
     rows = list(csv.DictReader(io.StringIO(long_csv(FOUND))))
     assert len(rows) == 4
     first = next(row for row in rows if (row["method"], row["dataset"]) == ("A_B", "X"))
-    assert (float(first["mean"]), first["n"], first["values"], first["seeds"]) == (91.0, "2", "90 92", "0 1")
+    assert (float(first["mean"]), first["n"], first["values"], first["seeds"]) == (
+        91.0,
+        "2",
+        "90 92",
+        "0 1",
+    )
     assert float(first["std"]) == pytest.approx(2**0.5)
     assert (first["printed"], first["difference"], first["best"]) == ("91.00", "0", "0")
     a, b = csv.DictReader(io.StringIO(long_csv(scaled)))
-    assert (a["scaled"], a["scale"], a["scenarios"], a["digests"]) == ("rounds 100 to 10", "0.1", "s" * 64, "d" * 64)
+    assert (a["scaled"], a["scale"], a["scenarios"], a["digests"]) == (
+        "rounds 100 to 10",
+        "0.1",
+        "s" * 64,
+        "d" * 64,
+    )
     assert (b["mean"], b["n"], b["missing"]) == ("", "0", "b is not built")

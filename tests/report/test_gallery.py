@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfl.plots.style import png
 from rayfl.report.clients import correlation, estimates
 from rayfl.report.costs import cost_of
 from rayfl.report.curves import number_in, spans_decades
 from rayfl.report.gallery import OF_RUNS, gallery, metrics_of, panels_of, sensitivity, setting_of
 from rayfl.report.material import Group
-from rayfl.report.style import png
 from rayfl.study.result import StudyResult
 from rayfl.study.schema import FIGURES, Choice, Layout, Score
 from tests.report.conftest import Made
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:mlflow.*", "ignore:
 
 def of_runs(tmp_path: Path, **more: object) -> StudyResult:
     runs = [record(tmp_path, (0.5, 0.7), **more), record(tmp_path, (0.7, 0.9), **more)]
-    return result([cell({"method": m, "dataset": d}, [1.0, 2.0], records=runs) for m in "ab" for d in "xy"])
+    return result(
+        [cell({"method": m, "dataset": d}, [1.0, 2.0], records=runs) for m in "ab" for d in "xy"]
+    )
 
 
 def test_every_name_that_a_study_may_use_can_be_drawn() -> None:
@@ -69,7 +71,9 @@ def test_runs_without_data_for_a_figure_give_a_reason(name: str, tmp_path: Path)
 
 
 def test_nothing_run_is_a_reason_too() -> None:
-    drawn, lacking = gallery(result([cell({"method": "a", "dataset": "x"}, missing="not run yet")]), ["curves", "nose"])
+    drawn, lacking = gallery(
+        result([cell({"method": "a", "dataset": "x"}, missing="not run yet")]), ["curves", "nose"]
+    )
     assert drawn == []
     assert lacking["curves"] == "no run is finished"
     assert lacking["nose"].startswith("there is no figure of this name; there are curves")
@@ -79,12 +83,19 @@ def test_a_method_looks_the_same_in_every_panel(tmp_path: Path) -> None:
     runs = [record(tmp_path)]
     cells = [cell({"method": m, "dataset": d}, [1.0], records=runs) for m, d in ("ax", "bx", "by")]
     x, y = panels_of(result(cells))
-    assert [(group.title, group.style) for group in (*x.groups, *y.groups)] == [("A", 0), ("B", 1), ("B", 1)]
+    assert [(group.title, group.style) for group in (*x.groups, *y.groups)] == [
+        ("A", 0),
+        ("B", 1),
+        ("B", 1),
+    ]
 
 
 def test_costs_are_not_drawn_over_rounds() -> None:
     found = result([cell({"method": "a", "dataset": "x"}, [1.0])])
-    scores = {"a": Score(title="a", metric="cost/up_mb"), "b": Score(title="b", metric="clusters/adjusted_rand")}
+    scores = {
+        "a": Score(title="a", metric="cost/up_mb"),
+        "b": Score(title="b", metric="clusters/adjusted_rand"),
+    }
     object.__setattr__(found.study, "scores", scores)
     assert metrics_of(found) == ["test/accuracy", "clusters/adjusted_rand"]
 
@@ -93,7 +104,10 @@ def test_costs_are_not_drawn_over_rounds() -> None:
 
 
 def test_reliability_is_held_against_the_true_noise_of_all_seeds(tmp_path: Path) -> None:
-    arrays = {"estimate/reliability": np.array([0.9, 0.5, np.nan]), "noise_rate": np.array([0.0, 0.4, 0.8])}
+    arrays = {
+        "estimate/reliability": np.array([0.9, 0.5, np.nan]),
+        "noise_rate": np.array([0.0, 0.4, 0.8]),
+    }
     found = of_runs(tmp_path, arrays=arrays)
     group = panels_of(found)[0].groups[0]
     points = estimates(group, "estimate/reliability")
@@ -105,7 +119,11 @@ def test_reliability_is_held_against_the_true_noise_of_all_seeds(tmp_path: Path)
 
 
 def test_confusions_of_seeds_are_summed(tmp_path: Path) -> None:
-    found = of_runs(tmp_path, arrays={"confusion": np.array([[3, 1], [0, 4]])}, facts={"classes": ["cat", "dog"]})
+    found = of_runs(
+        tmp_path,
+        arrays={"confusion": np.array([[3, 1], [0, 4]])},
+        facts={"classes": ["cat", "dog"]},
+    )
     drawn, _ = gallery(found, ["confusion"])
     assert "A 87.5 % on the diagonal" in drawn[0].alt
     axes = drawn[0].figure.axes[0]  # type: ignore[union-attr]
@@ -116,8 +134,13 @@ def test_pictures_and_arrays_of_older_runs_are_used(tmp_path: Path) -> None:
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "confusion.png").write_bytes(b"picture")
     np.save(tmp_path / "figures" / "dendrogram.npy", np.array([[0, 1, 0.1, 2], [2, 3, 0.4, 3.0]]))
-    np.save(tmp_path / "figures" / "similarity.npy", np.array([[1, 0.5, np.nan], [0.5, 1, 0.2], [np.nan, 0.2, 1]]))
-    found = result([cell({"method": m, "dataset": "x"}, [1.0], records=[record(tmp_path)]) for m in "a"])
+    np.save(
+        tmp_path / "figures" / "similarity.npy",
+        np.array([[1, 0.5, np.nan], [0.5, 1, 0.2], [np.nan, 0.2, 1]]),
+    )
+    found = result(
+        [cell({"method": m, "dataset": "x"}, [1.0], records=[record(tmp_path)]) for m in "a"]
+    )
     drawn, lacking = gallery(found, ["confusion", "dendrogram", "similarity"])
     assert not lacking
     assert drawn[0].image == b"picture"
@@ -130,7 +153,13 @@ def test_pictures_and_arrays_of_older_runs_are_used(tmp_path: Path) -> None:
 
 
 def test_costs_are_per_participant_and_in_the_units_of_the_paper(tmp_path: Path) -> None:
-    metrics = {"clients/participants": 2, "cost/down_mb": 8, "cost/up_mb": 4, "cost/forward": 600, "cost/backward": 400}
+    metrics = {
+        "clients/participants": 2,
+        "cost/down_mb": 8,
+        "cost/up_mb": 4,
+        "cost/forward": 600,
+        "cost/backward": 400,
+    }
     facts = {"parameters": 500_000, "mean_client_samples": 100.0}
     cost = cost_of(Group("m", [record(tmp_path, (0.1, 0.2), metrics=metrics, facts=facts)]))
     assert cost is not None
@@ -180,8 +209,13 @@ def test_numbers_of_different_settings_are_different_charts() -> None:
     names = {"K 2": "k", "K 4": "k", "T 0.1": "temperature", "T 1": "temperature"}
     found = result([cell({"setting": name}, [1.0]) for name in names], Layout(rows=["setting"]))
     for name, key in names.items():
-        found.study.axes["setting"][name] = Choice(title=name, set={"method": {key: float(name.split()[1])}})
-    assert [drawing.chart.xlabel for drawing in sensitivity(found) if drawing.chart] == ["k", "temperature"]
+        found.study.axes["setting"][name] = Choice(
+            title=name, set={"method": {key: float(name.split()[1])}}
+        )
+    assert [drawing.chart.xlabel for drawing in sensitivity(found) if drawing.chart] == [
+        "k",
+        "temperature",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -209,10 +243,14 @@ def test_numbers_in_titles(title: str, number: float | None) -> None:
         ({"flag": True}, ("axis", 7.0)),
     ],
 )
-def test_the_one_number_that_a_choice_sets_comes_before_its_title(settings: dict[str, object], found: object) -> None:
+def test_the_one_number_that_a_choice_sets_comes_before_its_title(
+    settings: dict[str, object], found: object
+) -> None:
     assert setting_of("axis", Choice(title="is 7", set=settings)) == found
 
 
-@pytest.mark.parametrize(("values", "log"), [([1, 100], True), ([1, 5], False), ([0, 100], False), ([], False)])
+@pytest.mark.parametrize(
+    ("values", "log"), [([1, 100], True), ([1, 5], False), ([0, 100], False), ([], False)]
+)
 def test_decades_want_a_logarithmic_axis(values: list[float], log: bool) -> None:
     assert spans_decades(values) is log

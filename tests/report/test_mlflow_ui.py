@@ -1,4 +1,5 @@
-"""MLflow's own UI in a real browser: it lists the runs of a study, draws their curves, and opens the report."""
+"""MLflow's own UI in a real browser: it lists the runs of a study, draws their curves, and opens
+the report."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from rayfl.report.publish import publish, track
-from rayfl.tracking import quiet_client
-from rayfl.view import address
+from rayfl.tracking.tracker import quiet_client
+from rayfl.tracking.view import address
 from tests.report.chromium import Tab, tab
 from tests.report.conftest import Made
 
@@ -42,12 +43,23 @@ def server(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     """MLflow as `rayfl ui` starts it, on a free port."""
     url = f"http://127.0.0.1:{free_port()}"
     folder = tmp_path_factory.mktemp("server")
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", made.uri, "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        made.uri,
+        "--workers",
+        "1",
+    ]
     command += ["--host", "127.0.0.1", "--port", url.rpartition(":")[2]]
     quiet = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
     with (folder / "log").open("wb") as log:
         # A session of its own, so that the server's workers end with it.
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=quiet, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, env=quiet, start_new_session=True
+        )
     try:
         wait_for(f"{url}/health", process, folder / "log")
         yield url
@@ -104,29 +116,46 @@ def go(browser: Tab, server: str, place: str) -> None:
 TEXT = "document.body.innerText"
 
 
-def test_the_list_shows_runs_with_the_tags_that_tell_them_apart(browser: Tab, server: str, experiment: str) -> None:
+def test_the_list_shows_runs_with_the_tags_that_tell_them_apart(
+    browser: Tab, server: str, experiment: str
+) -> None:
     go(browser, server, address(experiment))
     heads = "[...document.querySelectorAll('[role=columnheader][col-id]')]"
     drawn = f"{heads}.some((e) => e.getAttribute('col-id') === 'metrics.`test/accuracy`')"
-    browser.until(f"{TEXT}.includes('FedAvg, noisy, seed 0') && {TEXT}.includes('report tiny') && {drawn}", PATIENCE)
-    placed = browser.js(f"{heads}.map((e) => [e.getBoundingClientRect().left, e.getAttribute('col-id')])")
+    browser.until(
+        f"{TEXT}.includes('FedAvg, noisy, seed 0') && {TEXT}.includes('report tiny') && {drawn}",
+        PATIENCE,
+    )
+    placed = browser.js(
+        f"{heads}.map((e) => [e.getBoundingClientRect().left, e.getAttribute('col-id')])"
+    )
     columns = [name for _, name in sorted(placed) if name.startswith(("tags.", "metrics."))]
     tags = ["tags.`method`", "tags.`dataset`", "tags.`partition`", "tags.`noise`", "tags.`seed`"]
     assert columns[:6] == [*tags, "metrics.`test/accuracy`"]
-    values = browser.js("[...document.querySelectorAll('[col-id=\"tags.`method`\"]')].map((e) => e.innerText)")
+    values = browser.js(
+        "[...document.querySelectorAll('[col-id=\"tags.`method`\"]')].map((e) => e.innerText)"
+    )
     assert {"fedavg", "fedds", "fedrn", "local_k"} <= set(values)
     assert "Model training" in browser.js(TEXT)
 
 
 def test_tags_filter_runs(browser: Tab, server: str, experiment: str) -> None:
     wanted = quote("tags.method = 'fedrn' and tags.seed = '1'")
-    go(browser, server, f"#/experiments/{experiment}/runs?workflowType=machine_learning&searchFilter={wanted}")
+    go(
+        browser,
+        server,
+        f"#/experiments/{experiment}/runs?workflowType=machine_learning&searchFilter={wanted}",
+    )
     # The count stands there some time before the row does.
-    browser.until(f"/1\\s*matching run/.test({TEXT}) && {TEXT}.includes('FedRN, noisy, seed 1')", PATIENCE)
+    browser.until(
+        f"/1\\s*matching run/.test({TEXT}) && {TEXT}.includes('FedRN, noisy, seed 1')", PATIENCE
+    )
     assert "FedAvg" not in browser.js(TEXT)
 
 
-def test_comparing_draws_the_curves_of_accuracy(browser: Tab, server: str, made: Made, experiment: str) -> None:
+def test_comparing_draws_the_curves_of_accuracy(
+    browser: Tab, server: str, made: Made, experiment: str
+) -> None:
     found = quiet_client(made.uri).search_runs([experiment], "tags.seed = '0'")
     words = {
         "runs": json.dumps([run.info.run_id for run in found]), "experiments": json.dumps([experiment]),
@@ -142,13 +171,22 @@ def test_comparing_draws_the_curves_of_accuracy(browser: Tab, server: str, made:
     shapes = "new Set([...document.querySelectorAll('.scatterlayer path.js-line')].map((l) => l.getAttribute('d')))"
     browser.until(f"{shapes}.size === {len(distinct)}", PATIENCE)
     assert len(found) == 4
-    browser.until(f"{TEXT}.includes('FedDS, noisy, seed 0') && {TEXT}.includes('test/accuracy')", PATIENCE)
+    browser.until(
+        f"{TEXT}.includes('FedDS, noisy, seed 0') && {TEXT}.includes('test/accuracy')", PATIENCE
+    )
 
 
-def test_charts_of_many_runs_begin_with_accuracy(browser: Tab, server: str, experiment: str) -> None:
+def test_charts_of_many_runs_begin_with_accuracy(
+    browser: Tab, server: str, experiment: str
+) -> None:
     go(browser, server, f"{address(experiment)}&compareRunsMode=CHART")
-    browser.until(f"{TEXT}.includes('test/accuracy') && {TEXT}.includes('labels/precision')", PATIENCE)
-    browser.until("document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length > 3", PATIENCE)
+    browser.until(
+        f"{TEXT}.includes('test/accuracy') && {TEXT}.includes('labels/precision')", PATIENCE
+    )
+    browser.until(
+        "document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length > 3",
+        PATIENCE,
+    )
     assert "clients/participants" not in browser.js(TEXT)
 
 
@@ -166,7 +204,15 @@ def test_the_report_opens_and_works_in_the_viewer(browser: Tab, server: str, log
 
 def test_figures_of_a_run_are_shown(browser: Tab, server: str, made: Made, experiment: str) -> None:
     run = quiet_client(made.uri).search_runs([experiment], "tags.method = 'fedds'")[0]
-    go(browser, server, f"#/experiments/{experiment}/runs/{run.info.run_id}/artifacts/figures/learning_curve.png")
+    go(
+        browser,
+        server,
+        f"#/experiments/{experiment}/runs/{run.info.run_id}/artifacts/figures/learning_curve.png",
+    )
     assert (
-        browser.until("Math.max(...[...document.querySelectorAll('img')].map((i) => i.naturalWidth))", PATIENCE) == 910
+        browser.until(
+            "Math.max(...[...document.querySelectorAll('img')].map((i) => i.naturalWidth))",
+            PATIENCE,
+        )
+        == 910
     )

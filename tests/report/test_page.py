@@ -1,4 +1,5 @@
-"""The page in a real browser: it renders without complaint, sorts, zooms, turns dark, and fits a phone."""
+"""The page in a real browser: it renders without complaint, sorts, zooms, turns dark, and fits a
+phone."""
 
 from __future__ import annotations
 
@@ -92,10 +93,15 @@ def test_elements_are_nested_and_nothing_is_fetched(written: Path) -> None:
 
 def test_what_a_configuration_says_is_never_markup(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
-    cells = [cell({"method": evil, "dataset": d}, [1.0], 2.0, records=[record(tmp_path)]) for d in ("x", evil)]
+    cells = [
+        cell({"method": evil, "dataset": d}, [1.0], 2.0, records=[record(tmp_path)])
+        for d in ("x", evil)
+    ]
     (tmp_path / "run.json").write_text(json.dumps({"rayfl": evil}))
     found = result(
-        [*cells, cell({"method": "b", "dataset": "x"}, missing=evil)], title=evil, study={"notes": evil, "paper": evil}
+        [*cells, cell({"method": "b", "dataset": "x"}, missing=evil)],
+        title=evil,
+        study={"notes": evil, "paper": evil},
     )
     drawn, lacking = gallery(found, ["curves", "reliability"])
     text = page(found, drawn, {**lacking, evil: evil})
@@ -117,7 +123,9 @@ def test_a_study_without_any_run_has_a_page(tmp_path: Path) -> None:
 
 def test_the_page_renders_without_complaint_or_request(seen: Tab, written: Path) -> None:
     assert seen.complaints() == []
-    assert [url for url in seen.requests() if not url.startswith(("data:", "about:"))] == [written.as_uri()]
+    assert [url for url in seen.requests() if not url.startswith(("data:", "about:"))] == [
+        written.as_uri()
+    ]
     assert seen.js("document.title") == "Small & <small>"
     sections = ["Table", "Figures", "Commands", "Provenance"]
     assert seen.js("[...document.querySelectorAll('h2')].map((h) => h.textContent)") == sections
@@ -131,11 +139,15 @@ def test_every_picture_has_words_for_it(seen: Tab) -> None:
     assert seen.js("[...document.querySelectorAll('figure img')].every((i) => i.alt.length > 10)")
     labels = "[...document.querySelectorAll('figure svg[role=img]')].map((s) => s.getAttribute('aria-label').length)"
     assert min(seen.js(labels)) > 10
-    assert seen.js("[...document.querySelectorAll('figure')].every((f) => f.querySelector('figcaption'))")
+    assert seen.js(
+        "[...document.querySelectorAll('figure')].every((f) => f.querySelector('figcaption'))"
+    )
     assert seen.js("document.documentElement.lang") == "en"
 
 
-COLUMN = "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[1].dataset.value)"
+COLUMN = (
+    "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[1].dataset.value)"
+)
 
 
 def test_tables_sort_both_ways_with_missing_values_last(seen: Tab) -> None:
@@ -149,7 +161,9 @@ def test_tables_sort_both_ways_with_missing_values_last(seen: Tab) -> None:
         assert len(known) == 5
         assert values[-1] == ""
     seen.js("document.querySelector('#table thead th[data-column] button').click()")
-    names = seen.js("[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[0].textContent)")
+    names = seen.js(
+        "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[0].textContent)"
+    )
     assert names == ["Delta", "FedAvg", "FedDS", "FedRN", "local k", "RHFL"]
 
 
@@ -177,7 +191,9 @@ def test_nothing_is_wider_than_the_window(seen: Tab, width: int) -> None:
 
 
 def box(browser: Tab) -> tuple[float, float, float, float]:
-    browser.js("document.querySelector('.chart svg').scrollIntoView({block: 'center', behavior: 'instant'})")
+    browser.js(
+        "document.querySelector('.chart svg').scrollIntoView({block: 'center', behavior: 'instant'})"
+    )
     bounds = "document.querySelector('.chart svg').getBoundingClientRect()"
     x, y, width, height = (browser.js(f"{bounds}.{side}") for side in ("x", "y", "width", "height"))
     return x, y, width, height
@@ -225,7 +241,10 @@ def test_the_legend_hides_lines(seen: Tab) -> None:
     lines = seen.js(count)
     button = "document.querySelector('.chart .legend button')"
     seen.js(f"{button}.click()")
-    assert (seen.js(count), seen.js(f"{button}.getAttribute('aria-pressed')")) == (lines - 1, "false")
+    assert (seen.js(count), seen.js(f"{button}.getAttribute('aria-pressed')")) == (
+        lines - 1,
+        "false",
+    )
     seen.js(f"{button}.click()")
     assert seen.js(count) == lines
 
@@ -233,8 +252,12 @@ def test_the_legend_hides_lines(seen: Tab) -> None:
 def test_commands_can_be_copied_or_at_least_selected(seen: Tab) -> None:
     seen.js("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     seen.js("document.querySelector('button.copy').click()")
-    assert seen.until("['Copied', 'Selected'].includes(document.querySelector('button.copy').textContent)")
-    assert seen.js("document.querySelector('#commands code').textContent").startswith("rayfl study ")
+    assert seen.until(
+        "['Copied', 'Selected'].includes(document.querySelector('button.copy').textContent)"
+    )
+    assert seen.js("document.querySelector('#commands code').textContent").startswith(
+        "rayfl study "
+    )
 
 
 def test_print_shows_no_buttons(seen: Tab) -> None:

@@ -13,8 +13,8 @@ from rayfl.report import runs as module
 from rayfl.report.provenance import facts, hashes
 from rayfl.report.runs import Tracked, as_study, experiment_result, history_of, numbers_told, owner
 from rayfl.report.tables import table_of
-from rayfl.tracking import quiet_client
-from rayfl.view import CHARTS, METRICS, TAGS, arrange
+from rayfl.tracking.tracker import quiet_client
+from rayfl.tracking.view import CHARTS, METRICS, TAGS, arrange
 from tests.report.conftest import Made
 from tests.report.results import record
 
@@ -25,10 +25,20 @@ pytestmark = [
 TITLE = "Small & <small>"
 
 
-def tracked(tmp_path: Path, method: str = "fedavg", seed: int = 0, accuracy: float = 0.5, **settings: Any) -> Tracked:
-    tags = {"method": method, "dataset": "mnist", "partition": "iid", "noise": "symmetric", "seed": str(seed)}
+def tracked(
+    tmp_path: Path, method: str = "fedavg", seed: int = 0, accuracy: float = 0.5, **settings: Any
+) -> Tracked:
+    tags = {
+        "method": method,
+        "dataset": "mnist",
+        "partition": "iid",
+        "noise": "symmetric",
+        "seed": str(seed),
+    }
     named = {name.replace("__", "."): value for name, value in settings.items()}
-    return Tracked(tags, {"method.name": method, "seed": str(seed), **named}, record(tmp_path, (accuracy,)))
+    return Tracked(
+        tags, {"method.name": method, "seed": str(seed), **named}, record(tmp_path, (accuracy,))
+    )
 
 
 def test_runs_are_grouped_with_seeds_as_repetitions(made: Made) -> None:
@@ -81,16 +91,24 @@ def test_components_are_told_by_their_names(tmp_path: Path) -> None:
     high = {**low, "noise__rate__max": "0.8"}
     found = [
         tracked(tmp_path, method__weighting__name="size", **low),
-        tracked(tmp_path, method__weighting__name="dawid_skene", method__weighting__tol="1e-5", **low),
+        tracked(
+            tmp_path, method__weighting__name="dawid_skene", method__weighting__tol="1e-5", **low
+        ),
         tracked(tmp_path, method__weighting__name="size", **high),
     ]
     study = as_study("x", found)
     assert study.used("noise") == ["symmetric (rate.max=0.4)", "symmetric (rate.max=0.8)"]
-    assert study.used("method") == ["fedavg", "fedavg (weighting=dawid_skene)", "fedavg (weighting=size)"]
+    assert study.used("method") == [
+        "fedavg",
+        "fedavg (weighting=dawid_skene)",
+        "fedavg (weighting=size)",
+    ]
 
 
 def test_a_setting_that_older_runs_do_not_know_tells_nothing_apart(tmp_path: Path) -> None:
-    study = as_study("x", [tracked(tmp_path), tracked(tmp_path, seed=1, training__precision="fp32")])
+    study = as_study(
+        "x", [tracked(tmp_path), tracked(tmp_path, seed=1, training__precision="fp32")]
+    )
     assert study.used("method") == ["fedavg"]
     assert study.seeds == [0, 1]
 
@@ -129,12 +147,16 @@ def test_numbers_in_titles_are_settings(title: str, told: dict[str, float]) -> N
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_ones(made: Made) -> None:
-    with pytest.raises(ConfigError, match=r"has the experiment; got smal\. There are: .*Small & <small>"):
+    with pytest.raises(
+        ConfigError, match=r"has the experiment; got smal\. There are: .*Small & <small>"
+    ):
         experiment_result("smal", made.uri)
 
 
 def test_a_store_that_does_not_answer_is_named_without_its_password() -> None:
-    with pytest.raises(StorageError, match=r"must answer; got http://\*\*\*@127\.0\.0\.1:9: ") as refused:
+    with pytest.raises(
+        StorageError, match=r"must answer; got http://\*\*\*@127\.0\.0\.1:9: "
+    ) as refused:
         experiment_result("x", "http://me:secret@127.0.0.1:9")
     assert "secret" not in str(refused.value)
 
@@ -159,7 +181,9 @@ def test_the_history_has_rounds_in_order_and_clocks_apart(made: Made) -> None:
 def test_a_report_knows_where_its_figures_come_from(made: Made) -> None:
     told = facts(made.result)
     assert (told["runs"], told["seeds"]) == ("8", "0, 1")
-    assert {"rayfl", "git", "machine", "python", "torch", "run between", "report written"} <= set(told)
+    assert {"rayfl", "git", "machine", "python", "torch", "run between", "report written"} <= set(
+        told
+    )
     rows = hashes(made.result)
     assert len(rows) == 8
     assert {len(row["scenario"]) for row in rows} == {16}

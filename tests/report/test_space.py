@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rayfl.plots.style import GREEN, VERMILION
 from rayfl.report.material import Group, NoData
 from rayfl.report.space import (
     ANCHORS,
@@ -20,7 +21,6 @@ from rayfl.report.space import (
     saved_network,
     test_features,
 )
-from rayfl.report.style import GREEN, VERMILION
 from tests.report.conftest import Made
 from tests.report.results import record
 
@@ -29,7 +29,8 @@ test_features.__test__ = False  # type: ignore[attr-defined]
 
 @pytest.fixture
 def batch() -> Retrieved:
-    """Twenty images on a line: neighbours are those with near numbers, and classes change every ten."""
+    """Twenty images on a line: neighbours are those with near numbers, and classes change every
+    ten."""
     place = np.arange(20) / 20
     cosines = np.cos(place[:, None] - place).astype(np.float32)
     images = np.zeros((20, 4, 4, 1), np.uint8)
@@ -49,7 +50,11 @@ def test_purity_is_the_share_of_neighbours_of_the_class(batch: Retrieved) -> Non
 
 @pytest.mark.parametrize(
     ("labels", "anchors"),
-    [([0, 0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5]), ([1, 1, 0, 1, 1, 1], [2, 0, 1, 3, 4]), ([0] * 6, [0, 1, 2, 3, 4])],
+    [
+        ([0, 0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5]),
+        ([1, 1, 0, 1, 1, 1], [2, 0, 1, 3, 4]),
+        ([0] * 6, [0, 1, 2, 3, 4]),
+    ],
 )
 def test_anchors_are_of_as_many_classes_as_there_are(labels: list[int], anchors: list[int]) -> None:
     assert anchors_of(np.array(labels)) == anchors
@@ -88,5 +93,7 @@ def test_features_are_those_of_the_saved_model_on_test_images(made: Made) -> Non
 
 
 def test_a_run_without_a_saved_model_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NoData, match=r"has saved no model \(tracking was disabled, or it ran elsewhere\)"):
+    with pytest.raises(
+        NoData, match=r"has saved no model \(tracking was disabled, or it ran elsewhere\)"
+    ):
         saved_network(Group("m", [record(tmp_path)]).first)

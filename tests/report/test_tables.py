@@ -36,12 +36,17 @@ def test_an_axis_with_one_choice_is_said_once() -> None:
 def test_the_best_of_each_column_is_marked_ours_and_printed_apart() -> None:
     slots = table_of(GRID).slots
     assert {key for key, slot in slots.items() if slot.best} == {(("b",), ("x",)), (("a",), ("y",))}
-    assert {key for key, slot in slots.items() if slot.printed_best} == {(("a",), ("x",)), (("c",), ("y",))}
+    assert {key for key, slot in slots.items() if slot.printed_best} == {
+        (("a",), ("x",)),
+        (("c",), ("y",)),
+    }
 
 
 @pytest.mark.parametrize(("lower", "best"), [(False, "b"), (True, "a")])
 def test_the_best_is_the_least_where_lower_is_better(lower: bool, best: str) -> None:
-    found = result([cell({"method": m, "dataset": "x"}, [v], lower=lower) for m, v in (("a", 1.0), ("b", 2.0))])
+    found = result(
+        [cell({"method": m, "dataset": "x"}, [v], lower=lower) for m, v in (("a", 1.0), ("b", 2.0))]
+    )
     assert [key[0][0] for key, slot in table_of(found).slots.items() if slot.best] == [best]
 
 
@@ -54,13 +59,19 @@ def test_a_difference_is_no_rival_and_one_alone_is_not_the_best() -> None:
 
 
 def test_only_methods_of_one_setting_are_rivals_wherever_they_stand() -> None:
-    cells = [cell({"method": m, "dataset": d}, [v]) for m, d, v in (("a", "x", 1), ("b", "x", 2), ("a", "y", 9))]
+    cells = [
+        cell({"method": m, "dataset": d}, [v])
+        for m, d, v in (("a", "x", 1), ("b", "x", 2), ("a", "y", 9))
+    ]
     down = result(cells, Layout(rows=["dataset", "method"], columns=["score"]))
     assert [key[0] for key, slot in table_of(down).slots.items() if slot.best] == [("x", "b")]
 
 
 def test_without_methods_the_last_axis_of_the_rows_is_compared() -> None:
-    found = result([cell({"k": k, "dataset": "x"}, [1.0]) for k in ("1", "2")], Layout(rows=["k"], columns=["dataset"]))
+    found = result(
+        [cell({"k": k, "dataset": "x"}, [1.0]) for k in ("1", "2")],
+        Layout(rows=["k"], columns=["dataset"]),
+    )
     assert compared_axis(found) == "k"
 
 
@@ -104,6 +115,8 @@ def test_a_wide_table_is_told_in_as_few_parts_as_will_do() -> None:
     parts = whole.parts()
     assert len(whole.columns) * whole.width == 18
     assert [part.title for part in parts] == ["A & B: X", "A & B: Y"]
-    assert [[part.column_title(c) for c in part.columns] for part in parts] == [["N1", "N2", "N3"]] * 2
+    assert [[part.column_title(c) for c in part.columns] for part in parts] == [
+        ["N1", "N2", "N3"]
+    ] * 2
     assert sum(len(part.slots) for part in parts) == len(whole.slots) == len(cells)
     assert table_of(GRID).parts()[0].title == "A & B"

@@ -42,7 +42,12 @@ def test_settings_grow_from_base_to_rules(tmp_path: Path) -> None:
         ],
     }
     settings = {cell.key: cell.settings() for cell in cells(study(tmp_path, changes))}
-    assert settings["fedavg", "clean"]["training"] == {"lr": 0.1, "momentum": 0.9, "rounds": 2, "batch_size": 64}
+    assert settings["fedavg", "clean"]["training"] == {
+        "lr": 0.1,
+        "momentum": 0.9,
+        "rounds": 2,
+        "batch_size": 64,
+    }
     assert settings["fedavg", "clean"]["clients"] == 3
     assert settings["fedprox", "clean"]["clients"] == 4
     assert settings["fedprox", "clean"]["method"] == {"name": "fedprox", "mu": 0.5}
@@ -74,10 +79,15 @@ def test_a_choice_replaces_scores_of_its_cells(tmp_path: Path) -> None:
         (["method=fedavg", "method=rhfl", "noise=clean"], [("fedavg", "clean"), ("rhfl", "clean")]),
         (["method=FedProx", "noise=clean"], [("fedprox", "clean")]),
         # What a difference is computed from comes along.
-        (["method=gain", "noise=clean"], [("fedavg", "clean"), ("fedprox", "clean"), ("gain", "clean")]),
+        (
+            ["method=gain", "noise=clean"],
+            [("fedavg", "clean"), ("fedprox", "clean"), ("gain", "clean")],
+        ),
     ],
 )
-def test_only_keeps_what_it_names(tmp_path: Path, words: list[str], expected: list[tuple[str, ...]]) -> None:
+def test_only_keeps_what_it_names(
+    tmp_path: Path, words: list[str], expected: list[tuple[str, ...]]
+) -> None:
     found = study(tmp_path)
     assert sorted(keys(cells(found, filters(found, words)))) == sorted(expected)
 
@@ -85,8 +95,14 @@ def test_only_keeps_what_it_names(tmp_path: Path, words: list[str], expected: li
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("methd=fedavg", r"a filter names an axis \(method, noise\); got methd. Did you mean 'method'?"),
-        ("method=fedavgg", "method is one of fedavg, fedprox, gain, rhfl; got fedavgg. Did you mean 'fedavg'?"),
+        (
+            "methd=fedavg",
+            r"a filter names an axis \(method, noise\); got methd. Did you mean 'method'?",
+        ),
+        (
+            "method=fedavgg",
+            "method is one of fedavg, fedprox, gain, rhfl; got fedavgg. Did you mean 'fedavg'?",
+        ),
         ("method", "a filter has the form axis=choice"),
         ("method=", "a filter has the form axis=choice"),
     ],
@@ -97,7 +113,9 @@ def test_a_wrong_filter_names_the_nearest(tmp_path: Path, word: str, said: str) 
 
 
 def test_a_title_shared_by_two_choices_means_neither(tmp_path: Path) -> None:
-    found = study(tmp_path, {"axes": {"noise": {"noisy": {"title": "same"}, "clean": {"title": "same"}}}})
+    found = study(
+        tmp_path, {"axes": {"noise": {"noisy": {"title": "same"}, "clean": {"title": "same"}}}}
+    )
     with pytest.raises(ConfigError, match="noise is one of clean, noisy; got same"):
         choice_of(found, "noise", "same")
 
@@ -118,7 +136,11 @@ def test_a_study_may_be_like_another(tmp_path: Path) -> None:
     changes = {
         "title": "Other",
         "set": {"clients": 6},
-        "axes": {"noise": None, "method": {"fedavg": {"title": "FedAvg"}}, "size": {"s": {"title": "S"}}},
+        "axes": {
+            "noise": None,
+            "method": {"fedavg": {"title": "FedAvg"}},
+            "size": {"s": {"title": "S"}},
+        },
         "table": {"columns": []},
         "printed": {"where": {"table": "U"}},
     }
@@ -158,5 +180,7 @@ def test_like_is_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"), [({"axes": {}}, True), ({"like": "x"}, True), ({"data": "x"}, False)]
 )
-def test_a_study_file_is_told_from_a_runs(tmp_path: Path, settings: dict[str, Any], expected: bool) -> None:
+def test_a_study_file_is_told_from_a_runs(
+    tmp_path: Path, settings: dict[str, Any], expected: bool
+) -> None:
     assert is_study(write(tmp_path / "x.yaml", settings)) is expected

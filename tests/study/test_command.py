@@ -1,4 +1,5 @@
-"""`rayfl study` as a user gives it: plan, question, table, exit code; and a real signal in the middle."""
+"""`rayfl study` as a user gives it: plan, question, table, exit code; and a real signal in the
+middle."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from rayfl.commands.study import study
 from rayfl.errors import ConfigError, RayflError
-from rayfl.records import Shelf
+from rayfl.run.store import Shelf
 from tests.study.tiny import study_file
 
 
@@ -35,7 +36,10 @@ def test_a_study_ends_in_its_table(home: Path) -> None:
     again = invoke(path, "--only", "noise=clean", "--seeds", "1", "-o", "out")
     assert "2 runs are done, 0 are to do" in again.output
     assert "[1/" not in again.output
-    assert again.output[again.output.index("Tiny\n====") :] == done.output[done.output.index("Tiny\n====") :]
+    assert (
+        again.output[again.output.index("Tiny\n====") :]
+        == done.output[done.output.index("Tiny\n====") :]
+    )
 
 
 def test_a_plan_runs_nothing(home: Path) -> None:
@@ -52,7 +56,9 @@ def test_hours_are_not_begun_where_nobody_can_answer(home: Path) -> None:
     assert "of work are not begun without a word from you. Give --yes" in str(done.exception)
 
 
-def test_hours_are_asked_about_where_somebody_can(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_are_asked_about_where_somebody_can(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rayfl.commands.study.asked", lambda: True)
     path = study_file(home, {"set": {"training": {"rounds": 100_000_000}}})
     done = invoke(path, "--only", "method=fedavg", "--seeds", "1", "-o", "out")
@@ -69,10 +75,18 @@ def test_nothing_that_can_run_is_a_failure(home: Path) -> None:
 
 
 def test_problems_are_told_first_and_the_rest_is_run(home: Path) -> None:
-    gone = {"axes": {"method": {"fedprox": {"set": {"method": "fedprox", "data": "svhn", "data_root": "nowhere"}}}}}
+    gone = {
+        "axes": {
+            "method": {
+                "fedprox": {"set": {"method": "fedprox", "data": "svhn", "data_root": "nowhere"}}
+            }
+        }
+    }
     done = invoke(study_file(home, gone), "--seeds", "1", "-o", "out", "--quiet")
     assert done.exit_code == 0, done.output
-    assert done.output.index("left out (2): svhn needs the file") < done.output.index("[1/2] FedAvg")
+    assert done.output.index("left out (2): svhn needs the file") < done.output.index(
+        "[1/2] FedAvg"
+    )
     assert "[2] svhn needs the file" in done.output or "[1] svhn needs the file" in done.output
 
 
@@ -88,7 +102,15 @@ def test_a_failure_is_the_exit_code(home: Path) -> None:
 
 def test_overrides_hold_for_every_cell(home: Path) -> None:
     done = invoke(
-        study_file(home), "training.rounds=1", "--only", "noise=clean", "--seeds", "1", "-o", "out", "--quiet"
+        study_file(home),
+        "training.rounds=1",
+        "--only",
+        "noise=clean",
+        "--seeds",
+        "1",
+        "-o",
+        "out",
+        "--quiet",
     )
     assert done.exit_code == 0, done.output
     assert {record.rounds for record in Shelf(home / "out")} == {1}
@@ -96,7 +118,9 @@ def test_overrides_hold_for_every_cell(home: Path) -> None:
 
 def test_a_scaled_study_says_so(home: Path) -> None:
     path = study_file(home, {"set": {"clients": 20}})
-    done = invoke(path, "--only", "method=fedavg", "--seeds", "1", "--scale", "0.5", "-o", "out", "--quiet")
+    done = invoke(
+        path, "--only", "method=fedavg", "--seeds", "1", "--scale", "0.5", "-o", "out", "--quiet"
+    )
     assert done.exit_code == 0, done.output
     assert "Tiny (scaled by 0.5)" in done.output
     assert "scaled: clients 20 -> 10, clients a round 20 -> 10" in done.output
@@ -109,14 +133,27 @@ COMMAND = "from rayfl.commands.study import study; study()"
 
 
 def started(path: Path, log: Path) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-c", COMMAND, str(path), "--only", "noise=clean", "--seeds", "1", "-o", "out"]
+    words = [
+        sys.executable,
+        "-c",
+        COMMAND,
+        str(path),
+        "--only",
+        "noise=clean",
+        "--seeds",
+        "1",
+        "-o",
+        "out",
+    ]
     with log.open("wb") as file:
         return subprocess.Popen(words, cwd=path.parent, stdout=file, stderr=subprocess.STDOUT)
 
 
 def rounds_of(output: Path) -> int:
     """How many rounds the journals of all runs hold."""
-    return sum(path.read_text().count('"kind": "metrics"') for path in output.glob("runs/*/journal.jsonl"))
+    return sum(
+        path.read_text().count('"kind": "metrics"') for path in output.glob("runs/*/journal.jsonl")
+    )
 
 
 def slow(folder: Path) -> Path:
@@ -139,7 +176,8 @@ def test_a_stopped_study_goes_on_with_the_same_command(home: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130, log.read_text()
     assert (
-        "Go on with the same command:\n  rayfl study tiny.yaml --only noise=clean --seeds 0, -o out" in log.read_text()
+        "Go on with the same command:\n  rayfl study tiny.yaml --only noise=clean --seeds 0, -o out"
+        in log.read_text()
     )
     runs = {entry.name for entry in (home / "out" / "runs").iterdir()}
     assert len(list(Shelf(home / "out"))) == 1
@@ -149,5 +187,10 @@ def test_a_stopped_study_goes_on_with_the_same_command(home: Path) -> None:
     assert "1 runs are done, 1 are to do" in log.read_text()
     assert {entry.name for entry in (home / "out" / "runs").iterdir()} == runs
     for record in Shelf(home / "out"):
-        steps = [json.loads(line) for line in (record.directory / "journal.jsonl").read_text().splitlines()]
-        assert [step["step"] for step in steps if step["kind"] == "metrics"] == list(range(1, ROUNDS + 1))
+        steps = [
+            json.loads(line)
+            for line in (record.directory / "journal.jsonl").read_text().splitlines()
+        ]
+        assert [step["step"] for step in steps if step["kind"] == "metrics"] == list(
+            range(1, ROUNDS + 1)
+        )

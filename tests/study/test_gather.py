@@ -24,9 +24,14 @@ from tests.study.tiny import study_file
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Order:
     """The tiny study without one of its cells, run."""
     home = tmp_path_factory.mktemp("ran")
-    path = study_file(home, {"axes": {"method": {"mean": {"title": "Mean", "average": ["fedavg", "fedprox"]}}}})
+    path = study_file(
+        home, {"axes": {"method": {"mean": {"title": "Mean", "average": ["fedavg", "fedprox"]}}}}
+    )
     run_plan(planned(Order(path, only=("noise=clean",), output=home / "out")), lambda _: None)
-    run_plan(planned(Order(path, only=("method=fedavg",), seeds=(0,), output=home / "out")), lambda _: None)
+    run_plan(
+        planned(Order(path, only=("method=fedavg",), seeds=(0,), output=home / "out")),
+        lambda _: None,
+    )
     return Order(path, output=home / "out")
 
 
@@ -41,12 +46,17 @@ def test_scores_are_those_of_the_runs(ran: Order) -> None:
     cell = result.at(method="fedavg", noise="clean")
     assert cell is not None
     assert list(cell.records) == [0, 1]
-    assert cell.value.values == tuple(100 * record.score("test/accuracy") for record in cell.records.values())
+    assert cell.value.values == tuple(
+        100 * record.score("test/accuracy") for record in cell.records.values()
+    )
     assert cell.value.printed_text() == "90.00 ± 1.0"
     assert cell.value.difference == pytest.approx(np.mean(cell.value.values) - 90)
     assert cell.value.std == pytest.approx(np.std(cell.value.values, ddof=1))
     assert cell.missing == ""
-    assert cell.command == f"rayfl study {ran.path} --only method=fedavg --only noise=clean -o {ran.output}"
+    assert (
+        cell.command
+        == f"rayfl study {ran.path} --only method=fedavg --only noise=clean -o {ran.output}"
+    )
 
 
 def test_cells_without_all_seeds_have_those_they_have(ran: Order) -> None:
@@ -84,7 +94,10 @@ def test_a_result_is_in_the_order_of_its_axes(ran: Order) -> None:
     result = gathered(ran)
     assert result.used("method") == ["fedavg", "fedprox", "gain", "rhfl", "mean"]
     assert result.used("score") == ["accuracy"]
-    assert (result.title("method", "gain"), result.title("score", "accuracy")) == ("Delta", "accuracy (%)")
+    assert (result.title("method", "gain"), result.title("score", "accuracy")) == (
+        "Delta",
+        "accuracy (%)",
+    )
     assert result.at(method="fedavg") is None
 
 
@@ -117,7 +130,8 @@ def test_the_last_rounds_shrink_with_the_rounds(scale: float, window: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("at", "expected"), [((0, 1), 2.0), ((1, -1), 4.0), ((2, 0), math.nan), ((0,), math.nan), ((), math.nan)]
+    ("at", "expected"),
+    [((0, 1), 2.0), ((1, -1), 4.0), ((2, 0), math.nan), ((0,), math.nan), ((), math.nan)],
 )
 def test_entries_of_what_a_method_left(at: tuple[int, ...], expected: float) -> None:
     found = entry(np.array([[1.0, 2.0], [3.0, 4.0]]), at)
@@ -131,7 +145,10 @@ def test_entries_of_what_a_method_left(at: tuple[int, ...], expected: float) -> 
 @pytest.mark.parametrize(
     ("value", "texts"),
     [
-        (Value("", (1.0, 2.0), (0, 1), "1.0", "0.1", 1.0), ("1.50 ± 0.71 (n=2)", "1.0 ± 0.1", "+0.50")),
+        (
+            Value("", (1.0, 2.0), (0, 1), "1.0", "0.1", 1.0),
+            ("1.50 ± 0.71 (n=2)", "1.0 ± 0.1", "+0.50"),
+        ),
         (Value("", (1.25,), (0,), digits=1), ("1.2 (n=1)", "-", "-")),
         (Value("", printed="(k + 1)M"), ("-", "(k + 1)M", "-")),
     ],
@@ -146,7 +163,14 @@ def test_the_table_puts_ours_beside_the_printed(ran: Order) -> None:
     assert said[3] == "clean"
     assert said[4].split() == ["ours", "printed", "difference"]
     fedavg = scores(gathered(ran), "fedavg")
-    assert said[5].split() == ["FedAvg", *fedavg.text().split(), "90.00", "±", "1.0", fedavg.difference_text()]
+    assert said[5].split() == [
+        "FedAvg",
+        *fedavg.text().split(),
+        "90.00",
+        "±",
+        "1.0",
+        fedavg.difference_text(),
+    ]
     rhfl = next(line for line in said if line.startswith("  RHFL"))
     assert rhfl.split() == ["RHFL", "-", "-", "-", "[1]"]
     assert "[1] RHFL is not built" in said
@@ -168,7 +192,10 @@ def test_scaled_cells_say_what_was_changed(ran: Order) -> None:
 
 def test_scores_may_go_across(home: Path) -> None:
     two: dict[str, Any] = {
-        "scores": {"accuracy": {"title": "acc", "percent": True}, "loss": {"title": "loss", "metric": "test/loss"}},
+        "scores": {
+            "accuracy": {"title": "acc", "percent": True},
+            "loss": {"title": "loss", "metric": "test/loss"},
+        },
         "table": {"rows": ["method"], "columns": ["noise", "score"]},
     }
     said = table(gathered(Order(study_file(home, two), output=home / "out"))).splitlines()

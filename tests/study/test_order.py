@@ -1,4 +1,5 @@
-"""What is asked of a study: seeds, the command that says it again, labels for MLflow, and its memory."""
+"""What is asked of a study: seeds, the command that says it again, labels for MLflow, and its
+memory."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from tests.study.tiny import study, study_file
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1", (0,)), ("2", (0, 1)), ("4", (0, 1, 2, 3)), ("4,7", (4, 7)), ("5,", (5,)), ("3, 3", (3,))],
+    [
+        ("1", (0,)),
+        ("2", (0, 1)),
+        ("4", (0, 1, 2, 3)),
+        ("4,7", (4, 7)),
+        ("5,", (5,)),
+        ("3, 3", (3,)),
+    ],
 )
 def test_seeds_are_a_number_or_a_list(tmp_path: Path, text: str, expected: tuple[int, ...]) -> None:
     assert seeds_from(text, study(tmp_path)) == expected
@@ -27,12 +35,16 @@ def test_wrong_seeds_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_the_command_of_a_cell_says_the_same_again(home: Path) -> None:
-    order = Order(study_file(home), ("noise=noisy",), (4,), 0.5, home / "out dir", ("training.lr=0.2",))
+    order = Order(
+        study_file(home), ("noise=noisy",), (4,), 0.5, home / "out dir", ("training.lr=0.2",)
+    )
     assert order.command() == (
         f"rayfl study tiny.yaml --only noise=noisy --seeds 4, --scale 0.5 -o '{home / 'out dir'}' training.lr=0.2"
     )
     cell = order.cells[0]
-    assert order.command(cell).startswith("rayfl study tiny.yaml --only method=fedavg --only noise=noisy --seeds 4,")
+    assert order.command(cell).startswith(
+        "rayfl study tiny.yaml --only method=fedavg --only noise=noisy --seeds 4,"
+    )
 
 
 def test_a_configuration_carries_its_cell_as_tags(home: Path) -> None:
@@ -44,12 +56,21 @@ def test_a_configuration_carries_its_cell_as_tags(home: Path) -> None:
     assert config.training.lr == 0.2
     assert config.tracking.experiment == "Tiny"
     assert config.tracking.run_name == "FedAvg, noisy, seed 3"
-    assert config.tracking.tags == {"study": "tiny", "method": "fedavg", "noise": "noisy", "seed": "3"}
+    assert config.tracking.tags == {
+        "study": "tiny",
+        "method": "fedavg",
+        "noise": "noisy",
+        "seed": "3",
+    }
 
 
 def test_labels_that_are_written_stand(home: Path) -> None:
     written = {"set": {"tracking": {"experiment": "mine", "tags": {"team": "a", "method": "ours"}}}}
-    config = Order(study_file(home, written)).configuration(Order(study_file(home, written)).cells[0], 0).config
+    config = (
+        Order(study_file(home, written))
+        .configuration(Order(study_file(home, written)).cells[0], 0)
+        .config
+    )
     assert config.tracking.experiment == "mine"
     assert config.tracking.tags["team"] == "a"
     assert config.tracking.tags["method"] == "ours"
@@ -63,7 +84,8 @@ def test_the_scale_is_a_tag_and_a_note(home: Path) -> None:
 
 
 def test_the_digest_is_that_of_a_plain_run(home: Path) -> None:
-    """Where a run is listed has no part in what it is: `rayfl run` of the same settings is found in the store."""
+    """Where a run is listed has no part in what it is: `rayfl run` of the same settings is found in
+    the store."""
     order = Order(study_file(home))
     named = order.configuration(order.cells[0], 0).config
     plain = Order(study_file(home, {"title": "Other"})).configuration(order.cells[0], 0).config
@@ -72,7 +94,10 @@ def test_the_digest_is_that_of_a_plain_run(home: Path) -> None:
 
 def test_a_cell_with_a_wrong_setting_is_told_and_the_others_stand(home: Path) -> None:
     wrong = {"axes": {"method": {"fedprox": {"set": {"method": {"name": "fedprox", "mu": -1}}}}}}
-    made = {cell.key: config for cell, _, config in Order(study_file(home, wrong), seeds=(0,)).configurations()}
+    made = {
+        cell.key: config
+        for cell, _, config in Order(study_file(home, wrong), seeds=(0,)).configurations()
+    }
     assert isinstance(made["fedprox", "clean"], RayflError)
     assert "tiny:\n  method.mu: must be" in str(made["fedprox", "clean"])
     assert not isinstance(made["fedavg", "clean"], RayflError)
@@ -80,7 +105,11 @@ def test_a_cell_with_a_wrong_setting_is_told_and_the_others_stand(home: Path) ->
 
 def test_seed_and_data_are_filled_in() -> None:
     written = {"a": ["{seed}", 1], "b": {"c": "{data}/x.pt"}, "d": "seed {seed}"}
-    assert filled(written, 7) == {"a": [7, 1], "b": {"c": f"{data_root()}/x.pt"}, "d": "seed {seed}"}
+    assert filled(written, 7) == {
+        "a": [7, 1],
+        "b": {"c": f"{data_root()}/x.pt"},
+        "d": "seed {seed}",
+    }
 
 
 def test_a_study_remembers_what_was_asked(home: Path) -> None:

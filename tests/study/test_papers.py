@@ -1,4 +1,5 @@
-"""The studies of the papers: every printed figure has its cell, and every cell can be configured at every scale."""
+"""The studies of the papers: every printed figure has its cell, and every cell can be configured at
+every scale."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from rayfl.algorithms import METHODS
-from rayfl.config import Config
+from rayfl.config.schema import Config
 from rayfl.errors import RayflError
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.scenario import build_scenario
@@ -27,7 +28,10 @@ PRINTED = sorted(path.name for path in (PAPER / "printed").glob("*.csv"))
 
 NO_CELL = {
     ("fedrn.csv", "Table 1"): "sizes of datasets, which no run measures",
-    ("fedcr.csv", "Table 2"): "the dashes of Server-SL, which does not depend on the partition of clients",
+    (
+        "fedcr.csv",
+        "Table 2",
+    ): "the dashes of Server-SL, which does not depend on the partition of clients",
 }
 """Printed rows that no cell stands for, and why."""
 
@@ -43,16 +47,26 @@ def claims() -> Mapping[tuple[str, int], list[str]]:
                 row = printed(cell, cell.scores[score]).row
                 if row is not None:
                     assert study.printed is not None
-                    found[Path(study.printed.file).name, row].append(f"{name}: {cell.label}, {score}")
+                    found[Path(study.printed.file).name, row].append(
+                        f"{name}: {cell.label}, {score}"
+                    )
     return found
 
 
 @pytest.mark.parametrize("file", PRINTED)
-def test_every_printed_figure_has_one_cell(file: str, claims: Mapping[tuple[str, int], list[str]]) -> None:
-    claimed = {row: claims[file, row] for row in range(len(rows(PAPER / "printed" / file))) if (file, row) in claims}
+def test_every_printed_figure_has_one_cell(
+    file: str, claims: Mapping[tuple[str, int], list[str]]
+) -> None:
+    claimed = {
+        row: claims[file, row]
+        for row in range(len(rows(PAPER / "printed" / file)))
+        if (file, row) in claims
+    }
     twice = {row: names for row, names in claimed.items() if len(names) > 1}
     assert not twice
-    unclaimed = [row for number, row in enumerate(rows(PAPER / "printed" / file)) if number not in claimed]
+    unclaimed = [
+        row for number, row in enumerate(rows(PAPER / "printed" / file)) if number not in claimed
+    ]
     assert not [row for row in unclaimed if (file, row["table"]) not in NO_CELL]
 
 
@@ -68,7 +82,10 @@ def test_rows_without_a_cell_are_dashes_or_sizes() -> None:
         ("fedrn", [*(f"table{n}" for n in range(2, 11)), "fig1", "fig3", "fig4", "fig5"]),
         ("fb_nll", [*(f"table{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10, 11)), "fig5"]),
         ("fedcr", [*(f"table{n}" for n in range(2, 8)), "fig5", "fig6", "fig7", "fig9", "fig10"]),
-        ("local_k", [*(f"table{n}" for n in range(2, 10)), *(f"fig{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10))]),
+        (
+            "local_k",
+            [*(f"table{n}" for n in range(2, 10)), *(f"fig{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10))],
+        ),
     ],
 )
 def test_each_table_and_figure_has_its_study(paper: str, tables: list[str]) -> None:
@@ -87,7 +104,15 @@ def test_a_method_that_is_built_is_not_listed_as_missing() -> None:
 
 # -- configurations --------------------------------------------------------------------------------------------------
 
-CLASSES = {"mnist": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "pathmnist": 9, "mura": 7, "webvision": 50}
+CLASSES = {
+    "mnist": 10,
+    "cifar10": 10,
+    "cifar100": 100,
+    "svhn": 10,
+    "pathmnist": 9,
+    "mura": 7,
+    "webvision": 50,
+}
 COUNTS = {
     ("svhn", 73_257): (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
     ("mura", 36_808): (4931, 5106, 1825, 5543, 1272, 8379, 9752),
@@ -96,13 +121,22 @@ COUNTS = {
 
 @lru_cache(maxsize=1)
 def look_alike(name: str) -> Dataset:
-    """A dataset of one black pixel an image, with as many images of as many classes, three of a patient."""
+    """A dataset of one black pixel an image, with as many images of as many classes, three of a
+    patient."""
 
     def part(size: int) -> Images:
         counts = COUNTS.get((name, size))
-        labels = np.arange(size) % CLASSES[name] if counts is None else np.repeat(np.arange(len(counts)), counts)
+        labels = (
+            np.arange(size) % CLASSES[name]
+            if counts is None
+            else np.repeat(np.arange(len(counts)), counts)
+        )
         shuffled = np.random.default_rng(0).permutation(labels).astype(np.int64)
-        return Images(np.zeros((size, 1, 1, 1), np.uint8), shuffled, np.arange(size) // 3 if name == "mura" else None)
+        return Images(
+            np.zeros((size, 1, 1, 1), np.uint8),
+            shuffled,
+            np.arange(size) // 3 if name == "mura" else None,
+        )
 
     train, test = map(part, SIZES[name])
     return Dataset(name, train, test, tuple(map(str, range(CLASSES[name]))))
@@ -116,7 +150,9 @@ def drawn() -> set[str]:
 
 @pytest.mark.parametrize("scale", [1.0, 0.1, 0.02])
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_cell_can_be_configured_and_its_federation_drawn(name: str, scale: float, drawn: set[str]) -> None:
+def test_every_cell_can_be_configured_and_its_federation_drawn(
+    name: str, scale: float, drawn: set[str]
+) -> None:
     order = Order(PAPER / name, scale=scale, seeds=(0,))
     for cell, _, made in order.configurations():
         assert not isinstance(made, RayflError), f"{cell.label}: {made}"
@@ -126,7 +162,8 @@ def test_every_cell_can_be_configured_and_its_federation_drawn(name: str, scale:
 
 
 def draw(config: Config, drawn: set[str]) -> None:
-    """Build the scenario on a look-alike of the dataset, unless its own files are needed for that."""
+    """Build the scenario on a look-alike of the dataset, unless its own files are needed for
+    that."""
     data, plan = config.resolved()["data"]["name"], json.dumps(config.recorded(), sort_keys=True)
     if data not in CLASSES or config.resolved()["noise"]["name"] == "human" or plan in drawn:
         return
@@ -156,5 +193,8 @@ def test_a_studys_cells_share_runs_across_its_tables() -> None:
 def test_the_random_encoder_follows_the_runs_seed() -> None:
     order = Order(PAPER / "local_k_table4.yaml")
     cell = next(cell for cell in order.cells if cell.choices["method"] == "random")
-    seeds = [order.configuration(cell, seed).config.resolved()["method"]["encoder"]["seed"] for seed in (1, 2)]
+    seeds = [
+        order.configuration(cell, seed).config.resolved()["method"]["encoder"]["seed"]
+        for seed in (1, 2)
+    ]
     assert seeds == [1, 2]

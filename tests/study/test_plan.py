@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rayfl.records import Shelf
+from rayfl.run.store import Shelf
 from rayfl.study.checks import Checks
 from rayfl.study.estimate import PLAIN, Estimate, Estimator, actors
 from rayfl.study.order import Order
@@ -24,7 +24,10 @@ def plan(folder: Path, changes: dict[str, Any] | None = None, **asked: Any) -> P
 def test_a_plan_lists_runs_and_what_is_left_out(home: Path) -> None:
     made = plan(home)
     assert [(run.cell.key, run.seed) for run in made.runs] == [
-        ((method, noise), seed) for method in ("fedavg", "fedprox") for noise in ("clean", "noisy") for seed in (0, 1)
+        ((method, noise), seed)
+        for method in ("fedavg", "fedprox")
+        for noise in ("clean", "noisy")
+        for seed in (0, 1)
     ]
     assert made.todo == list(made.runs)
     said = "\n".join(made.lines())
@@ -37,7 +40,10 @@ def test_a_plan_lists_runs_and_what_is_left_out(home: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "reason"),
     [
-        ({"method": {"name": "fedprox", "mu": -1}}, "method.mu: must be greater than or equal to 0"),
+        (
+            {"method": {"name": "fedprox", "mu": -1}},
+            "method.mu: must be greater than or equal to 0",
+        ),
         ({"method": "fedproxx"}, "unknown method 'fedproxx'. Did you mean 'fedprox'?"),
         ({"data": "svhn", "data_root": "nowhere"}, "svhn needs the file"),
         ({"data": "cifar100", "data_root": "nowhere"}, "cifar100 must hold"),
@@ -48,13 +54,27 @@ def test_a_plan_lists_runs_and_what_is_left_out(home: Path) -> None:
             {"method": {"name": "fb_nll_minus", "models": 9, "clustering_encoder": "pixels"}},
             "method.models is at most the number of clients",
         ),
-        ({"model": {"name": "resnet18", "weights": "gone.pt"}}, "a weight file must exist; got gone.pt"),
         (
-            {"method": {"name": "local_k_similarity", "encoder": {"name": "simclr", "path": "gone.ckpt"}}},
+            {"model": {"name": "resnet18", "weights": "gone.pt"}},
+            "a weight file must exist; got gone.pt",
+        ),
+        (
+            {
+                "method": {
+                    "name": "local_k_similarity",
+                    "encoder": {"name": "simclr", "path": "gone.ckpt"},
+                }
+            },
             "a weight file must exist; got gone.ckpt",
         ),
-        ({"training.normalise": {"mean": [0.1, 0.2], "std": [1.0, 1.0]}}, "training.normalise.mean has one value"),
-        ({"partition": {"name": "dirichlet", "alpha": 0.5, "min_size": 900}}, "4 clients of at least 900 samples need"),
+        (
+            {"training.normalise": {"mean": [0.1, 0.2], "std": [1.0, 1.0]}},
+            "training.normalise.mean has one value",
+        ),
+        (
+            {"partition": {"name": "dirichlet", "alpha": 0.5, "min_size": 900}},
+            "4 clients of at least 900 samples need",
+        ),
     ],
 )
 def test_a_cell_that_cannot_run_is_told_and_the_rest_is_planned(
@@ -94,7 +114,11 @@ def test_finished_runs_are_not_repeated(home: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"set": {"training": {"rounds": 3}}}, {"set": {"training": {"lr": 0.2}}}, {"set": {"seeds": {"data": 9}}}],
+    [
+        {"set": {"training": {"rounds": 3}}},
+        {"set": {"training": {"lr": 0.2}}},
+        {"set": {"seeds": {"data": 9}}},
+    ],
 )
 def test_another_run_is_no_substitute(home: Path, changes: dict[str, Any]) -> None:
     only = ("noise=clean", "method=fedavg")
@@ -149,13 +173,19 @@ def test_rounds_that_were_measured_are_taken(home: Path) -> None:
     estimator = Estimator(Shelf(home / "out"))
     (run,) = plan(home, seeds=(1,), only=only).runs
     assert estimator.measured(run.config) is not None
-    longer = Order(study_file(home), overrides=("training.rounds=50",)).configuration(run.cell, 1).config
+    longer = (
+        Order(study_file(home), overrides=("training.rounds=50",)).configuration(run.cell, 1).config
+    )
     assert estimator.measured(longer) == estimator.measured(run.config)
-    other = Order(study_file(home), overrides=("training.epochs=2",)).configuration(run.cell, 1).config
+    other = (
+        Order(study_file(home), overrides=("training.epochs=2",)).configuration(run.cell, 1).config
+    )
     assert estimator.measured(other) is None
 
 
-@pytest.mark.parametrize(("method", "least"), [("fedavg", False), ("moon", True), ("fedrn", True), ("oracle", False)])
+@pytest.mark.parametrize(
+    ("method", "least"), [("fedavg", False), ("moon", True), ("fedrn", True), ("oracle", False)]
+)
 def test_heavier_methods_take_at_least_as_long(home: Path, method: str, least: bool) -> None:
     cell = Order(study_file(home)).cells[0]
     config = Order(study_file(home), overrides=(f"method={method}",)).configuration(cell, 0).config
@@ -164,15 +194,20 @@ def test_heavier_methods_take_at_least_as_long(home: Path, method: str, least: b
 
 
 @pytest.mark.parametrize(
-    ("overrides", "expected"), [((), 1), (("fleet=ray", "resources.actors=3"), 3), (("fleet=ray", "clients=1"), 1)]
+    ("overrides", "expected"),
+    [((), 1), (("fleet=ray", "resources.actors=3"), 3), (("fleet=ray", "clients=1"), 1)],
 )
 def test_actors_that_share_the_work(home: Path, overrides: tuple[str, ...], expected: int) -> None:
     cell = Order(study_file(home)).cells[0]
-    assert actors(Order(study_file(home), overrides=overrides).configuration(cell, 0).config) == expected
+    assert (
+        actors(Order(study_file(home), overrides=overrides).configuration(cell, 0).config)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
-    ("estimate", "text"), [(Estimate(5), "about 5s"), (Estimate(4000, at_least=True), "at least 1h06m")]
+    ("estimate", "text"),
+    [(Estimate(5), "about 5s"), (Estimate(4000, at_least=True), "at least 1h06m")],
 )
 def test_estimates_are_told(estimate: Estimate, text: str) -> None:
     assert told(estimate) == text

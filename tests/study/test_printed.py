@@ -35,7 +35,9 @@ def test_numbers_and_formulas(text: str, value: float) -> None:
     assert number(text, SYMBOLS) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["-", "", "~20%", "xF", "M if M else F", "__import__('os')", "e ** e", "(k"])
+@pytest.mark.parametrize(
+    "text", ["-", "", "~20%", "xF", "M if M else F", "__import__('os')", "e ** e", "(k"]
+)
 def test_what_is_no_number(text: str) -> None:
     assert math.isnan(number(text, SYMBOLS))
 
@@ -67,14 +69,23 @@ def test_a_study_without_printed_figures(tmp_path: Path) -> None:
 
 
 def test_a_score_fits_one_row_at_most(tmp_path: Path) -> None:
-    first = cells(study(tmp_path, {"printed": {"file": "printed.csv", "where": {"method": "{method}"}}}))[0]
+    first = cells(
+        study(tmp_path, {"printed": {"file": "printed.csv", "where": {"method": "{method}"}}})
+    )[0]
     with pytest.raises(ConfigError, match="fits one row of the file at most; got 2"):
         printed(first, first.scores["accuracy"])
 
 
 def test_braces_name_axes(tmp_path: Path) -> None:
-    first = cells(study(tmp_path, {"printed": {"file": "printed.csv", "where": {**WHERE, "method": "{metod}"}}}))[0]
-    with pytest.raises(ConfigError, match=r"names axes in braces \(method, noise, score\); got 'metod'. Did you mean"):
+    first = cells(
+        study(
+            tmp_path, {"printed": {"file": "printed.csv", "where": {**WHERE, "method": "{metod}"}}}
+        )
+    )[0]
+    with pytest.raises(
+        ConfigError,
+        match=r"names axes in braces \(method, noise, score\); got 'metod'. Did you mean",
+    ):
         printed(first, first.scores["accuracy"])
 
 

@@ -1,4 +1,5 @@
-"""Running a study: all that is missing, whatever fails, on one Ray, and listed under the study in MLflow."""
+"""Running a study: all that is missing, whatever fails, on one Ray, and listed under the study in
+MLflow."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rayfl.records import Record, Shelf
+from rayfl.run.store import Record, Shelf
 from rayfl.study.order import Order
 from rayfl.study.plan import Plan, planned
 from rayfl.study.runner import Ran, run_plan, unfinished
-from rayfl.tracking import quiet_client
+from rayfl.tracking.tracker import quiet_client
 from tests.study.tiny import study_file
 
 
@@ -47,7 +48,9 @@ def test_all_that_is_missing_is_run_and_nothing_twice(home: Path) -> None:
     assert len(list((home / "out" / "runs").iterdir())) == 4
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_fails_is_told_and_the_others_go_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A folder that nobody can write to, where the checkpoints of one cell are to go.
     (home / "file").write_text("")
     broken = {"method": "fedprox", "checkpoint": {"uri": str(home / "file" / "x")}}
@@ -59,7 +62,9 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(home: Path, monkeypatch: 
     assert any(line.startswith("failed: FedProx, clean, seed 0: ") for line in said)
 
 
-def test_a_mistake_in_a_users_method_fails_its_own_cells(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_a_users_method_fails_its_own_cells(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / "mine.py").write_text(
         "from rayfl.algorithms.fedavg import FedAvg\n"
         "from rayfl.component import component\n"
@@ -69,7 +74,9 @@ def test_a_mistake_in_a_users_method_fails_its_own_cells(home: Path, monkeypatch
         "        raise ZeroDivisionError('mine')\n"
     )
     monkeypatch.syspath_prepend(str(home))
-    path = study_file(home, {"axes": {"method": {"fedprox": {"set": {"method": "mine:Mine"}}}}, "seeds": [0]})
+    path = study_file(
+        home, {"axes": {"method": {"fedprox": {"set": {"method": "mine:Mine"}}}}, "seeds": [0]}
+    )
     _, ran, said = carried_out(Order(path, output=home / "out", only=("noise=clean",)))
     assert ran.failed == {("fedprox", "clean"): "failed: ZeroDivisionError: mine"}
     assert len(ran.finished) == 1
@@ -90,7 +97,9 @@ def test_on_ray_as_in_one_process(home: Path, cluster: None) -> None:
 
 def an_unfinished_run(home: Path) -> Path:
     """The folder of a run whose end is missing."""
-    order = Order(study_file(home), output=home / "out", seeds=(0,), only=("method=fedavg", "noise=clean"))
+    order = Order(
+        study_file(home), output=home / "out", seeds=(0,), only=("method=fedavg", "noise=clean")
+    )
     carried_out(order)
     (result,) = (home / "out" / "runs").glob("*/result.json")
     result.unlink()
@@ -99,7 +108,9 @@ def an_unfinished_run(home: Path) -> Path:
 
 def test_an_unfinished_run_is_taken_up_again(home: Path) -> None:
     directory = an_unfinished_run(home)
-    order = Order(study_file(home), output=home / "out", seeds=(0,), only=("method=fedavg", "noise=clean"))
+    order = Order(
+        study_file(home), output=home / "out", seeds=(0,), only=("method=fedavg", "noise=clean")
+    )
     config = order.configuration(order.cells[0], 0).config
     assert unfinished(config) == directory
     carried_out(order)
@@ -108,9 +119,17 @@ def test_an_unfinished_run_is_taken_up_again(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("overrides", "spoilt"),
-    [(("training.rounds=5",), ""), (("training.lr=0.3",), ""), ((), "training:"), ((), "{"), ((), "training: {}")],
+    [
+        (("training.rounds=5",), ""),
+        (("training.lr=0.3",), ""),
+        ((), "training:"),
+        ((), "{"),
+        ((), "training: {}"),
+    ],
 )
-def test_another_run_or_a_spoilt_one_is_not(home: Path, overrides: tuple[str, ...], spoilt: str) -> None:
+def test_another_run_or_a_spoilt_one_is_not(
+    home: Path, overrides: tuple[str, ...], spoilt: str
+) -> None:
     directory = an_unfinished_run(home)
     if spoilt:
         (directory / "config.yaml").write_text(spoilt)
@@ -146,7 +165,10 @@ def test_runs_are_listed_under_their_study(home: Path) -> None:
     assert (parents[0].info.run_name, parents[0].info.status) == ("Tiny", "FINISHED")
     assert parents[0].data.tags["mlflow.note.content"] == "A note."
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parents[0].info.run_id}
-    assert sorted(run.info.run_name for run in children) == ["FedAvg, clean, seed 0", "FedAvg, clean, seed 1"]
+    assert sorted(run.info.run_name for run in children) == [
+        "FedAvg, clean, seed 0",
+        "FedAvg, clean, seed 1",
+    ]
     shown = {key: children[0].data.tags[key] for key in ("study", "method", "noise")}
     assert shown == {"study": "tiny", "method": "fedavg", "noise": "clean"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayfl.config import Config, merge
+from rayfl.config.schema import Config, merge
 from rayfl.errors import ConfigError
 from rayfl.study.scaling import amount, known_sizes, scaled, sizes_of, smaller
 from tests.study.tiny import study
@@ -20,7 +20,9 @@ FULL: dict[str, Any] = {
 }
 
 
-def shrink(tmp_path: Path, scale: float, changes: dict[str, Any] | None = None, **least: float) -> tuple[Config, str]:
+def shrink(
+    tmp_path: Path, scale: float, changes: dict[str, Any] | None = None, **least: float
+) -> tuple[Config, str]:
     found = study(tmp_path, {"scaling": {"least": least}} if least else None)
     result = scaled(merge(FULL, changes or {}), found, scale, "here")
     return result.config, result.note
@@ -33,7 +35,11 @@ def test_full_size_is_what_is_written(tmp_path: Path) -> None:
 
 def test_a_tenth(tmp_path: Path) -> None:
     config, note = shrink(tmp_path, 0.1)
-    assert (config.clients, config.training.rounds, config.training.clients_per_round) == (10, 50, 4)
+    assert (config.clients, config.training.rounds, config.training.clients_per_round) == (
+        10,
+        50,
+        4,
+    )
     assert config.resolved()["method"]["warmup"] == 10
     split = config.resolved()["split"]
     assert (split["train_samples"]["total"], split["test_samples"]["total"]) == (5000, 1000)
@@ -94,7 +100,11 @@ def test_everybody_stays_everybody(tmp_path: Path) -> None:
 
 
 def test_the_servers_sets_shrink_with_the_images(tmp_path: Path) -> None:
-    split = {"public": {"total": 2500}, "client_samples": {"total": 40000}, "labelled": {"per_class": 50}}
+    split = {
+        "public": {"total": 2500},
+        "client_samples": {"total": 40000},
+        "labelled": {"per_class": 50},
+    }
     config, note = shrink(tmp_path, 0.1, {"split": split})
     written = config.resolved()["split"]
     assert (written["public"]["total"], written["client_samples"]["total"]) == (250, 4000)
@@ -103,7 +113,9 @@ def test_the_servers_sets_shrink_with_the_images(tmp_path: Path) -> None:
 
 
 def test_shares_of_the_split_stay(tmp_path: Path) -> None:
-    config, _ = shrink(tmp_path, 0.1, {"split": {"public": {"fraction": 0.1}, "train_samples": {"fraction": 0.5}}})
+    config, _ = shrink(
+        tmp_path, 0.1, {"split": {"public": {"fraction": 0.1}, "train_samples": {"fraction": 0.5}}}
+    )
     written = config.resolved()["split"]
     assert written["public"]["fraction"] == 0.1
     assert written["train_samples"]["total"] == 2500
@@ -123,14 +135,22 @@ def test_a_scale_shrinks(tmp_path: Path, scale: float) -> None:
 
 @pytest.mark.parametrize(
     ("value", "factor", "least", "expected"),
-    [(100, 0.1, 5, 10), (100, 0.01, 5, 5), (3, 0.1, 5, 3), (0, 0.5, 5, 0), (7, 0.1, 0, 1), (15, 0.1, 1, 2)],
+    [
+        (100, 0.1, 5, 10),
+        (100, 0.01, 5, 5),
+        (3, 0.1, 5, 3),
+        (0, 0.5, 5, 0),
+        (7, 0.1, 0, 1),
+        (15, 0.1, 1, 2),
+    ],
 )
 def test_smaller(value: int, factor: float, least: float, expected: int) -> None:
     assert smaller(value, factor, least) == expected
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"), [(None, 50), ({"fraction": 0.5}, 25), ({"total": 7}, 7), ({"first": 9}, 9)]
+    ("written", "expected"),
+    [(None, 50), ({"fraction": 0.5}, 25), ({"total": 7}, 7), ({"first": 9}, 9)],
 )
 def test_amounts_of_a_cap(written: dict[str, Any] | None, expected: int) -> None:
     assert amount(written, 50) == expected

@@ -18,21 +18,35 @@ from tests.study.tiny import study, study_file, write
     [
         ({"titel": "x"}, "titel is not a known key. Did you mean 'title'?"),
         ({"axes": {"method": {"x": {}}}}, "axes.method.x.title is required and missing"),
-        ({"axes": {"method": {"gain": {"difference": ["fedprox", "fedavgg"]}}}}, "Did you mean 'fedavg'?"),
+        (
+            {"axes": {"method": {"gain": {"difference": ["fedprox", "fedavgg"]}}}},
+            "Did you mean 'fedavg'?",
+        ),
         (
             {"axes": {"method": {"gain": {"difference": ["gain", "fedavg"]}}}},
             "computed from choices of method that are",
         ),
-        ({"table": {"rows": ["methods"]}}, "table names axes .*; got methods. Did you mean 'method'?"),
-        ({"exclude": [{"noise": "dirty"}]}, "exclude name axes and their choices; got noise: dirty"),
-        ({"rules": [{"when": {"nose": "clean"}, "set": {}}]}, "got nose: clean. Did you mean 'noise'?"),
+        (
+            {"table": {"rows": ["methods"]}},
+            "table names axes .*; got methods. Did you mean 'method'?",
+        ),
+        (
+            {"exclude": [{"noise": "dirty"}]},
+            "exclude name axes and their choices; got noise: dirty",
+        ),
+        (
+            {"rules": [{"when": {"nose": "clean"}, "set": {}}]},
+            "got nose: clean. Did you mean 'noise'?",
+        ),
         ({"figures": ["curve"]}, "figures.0: must be 'curves'.*Did you mean 'curves'?"),
         ({"seeds": []}, "seeds"),
         ({"scores": {"accuracy": {"over": "worst"}}}, "scores.accuracy.over"),
         ({"scaling": {"least": {"clients": -1}}}, "scaling.least.clients"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_a_mistake_is_named_with_its_place(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         study(tmp_path, changes)
 
@@ -43,7 +57,9 @@ def test_a_study_needs_axes(tmp_path: Path) -> None:
 
 
 def test_a_study_of_one_axis_and_a_title_has_defaults(tmp_path: Path) -> None:
-    found = load(write(tmp_path / "s.yaml", {"title": "x", "axes": {"method": {"a": {"title": "A"}}}}))
+    found = load(
+        write(tmp_path / "s.yaml", {"title": "x", "axes": {"method": {"a": {"title": "A"}}}})
+    )
     assert found.seeds == [0, 1, 2]
     assert found.scores == {"accuracy": Score(title="accuracy (%)", percent=True)}
     assert found.table.rows == ["method"]
@@ -66,7 +82,11 @@ def test_axes_are_shown_rows_first_and_the_unnamed_last(tmp_path: Path) -> None:
         ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
         ({"a": {"b": 1, "c": 2}}, {"a.b": 3}, {"a": {"b": 3, "c": 2}}),
         ({"m": "fedprox"}, {"m.mu": 1}, {"m": {"name": "fedprox", "mu": 1}}),
-        ({"split": {"public": {"fraction": 0.1}}}, {"split.public": {"total": 5}}, {"split": {"public": {"total": 5}}}),
+        (
+            {"split": {"public": {"fraction": 0.1}}},
+            {"split.public": {"total": 5}},
+            {"split": {"public": {"total": 5}}},
+        ),
         ({"m": {"name": "x", "k": 1}}, {"m": {"name": "y"}}, {"m": {"name": "y"}}),
         ({"a": 1}, {}, {"a": 1}),
     ],
@@ -81,7 +101,13 @@ def test_changes_merge_and_dotted_keys_replace(
 
 @pytest.mark.parametrize(
     ("combination", "holds"),
-    [({"a": "x"}, True), ({"a": ["y", "x"]}, True), ({"a": "x", "b": "q"}, False), ({}, True), ({"b": ["q"]}, False)],
+    [
+        ({"a": "x"}, True),
+        ({"a": ["y", "x"]}, True),
+        ({"a": "x", "b": "q"}, False),
+        ({}, True),
+        ({"b": ["q"]}, False),
+    ],
 )
 def test_a_combination_means_cells(combination: dict[str, str | list[str]], holds: bool) -> None:
     assert meant(combination, {"a": "x", "b": "z"}) is holds

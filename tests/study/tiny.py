@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rayfl.config import merge
+from rayfl.config.schema import merge
 from rayfl.study.cells import load
 from rayfl.study.schema import Study
 
@@ -54,8 +54,11 @@ def write(path: Path, settings: Mapping[str, Any]) -> Path:
     return path
 
 
-def study_file(folder: Path, changes: Mapping[str, Any] | None = None, printed: bool = True) -> Path:
-    """The tiny study as a file, changed as a file changes its base; with figures to compare with."""
+def study_file(
+    folder: Path, changes: Mapping[str, Any] | None = None, printed: bool = True
+) -> Path:
+    """The tiny study as a file, changed as a file changes its base; with figures to compare
+    with."""
     settings = merge(TINY, changes or {})
     if printed:
         (folder / "printed.csv").write_text(FIGURES)

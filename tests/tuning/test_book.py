@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayfl.config import validated
+from rayfl.config.schema import validated
 from rayfl.errors import ConfigError
 from rayfl.tuning.book import Book, append, life_of, lines, scored, stretches
 from rayfl.tuning.figure import scale_of
@@ -22,16 +22,21 @@ def test_a_sweep_is_begun_once_and_resumed_as_it_was(tmp_path: Path) -> None:
     assert [(trial.id, trial.status) for trial in book.trials()] == [
         (name, "waiting") for name in ("000-s0", "000-s3", "001-s0", "001-s3")
     ]
-    with pytest.raises(ConfigError, match=r"there already. Go on with it by --resume, or .* name=\.\.\."):
+    with pytest.raises(
+        ConfigError, match=r"there already. Go on with it by --resume, or .* name=\.\.\."
+    ):
         Book.begun(sweep, resume=False)
     with pytest.raises(
-        ConfigError, match=r"a sweep is resumed with the seeds that it began with \(\[0, 3\]\); got \[0\]"
+        ConfigError,
+        match=r"a sweep is resumed with the seeds that it began with \(\[0, 3\]\); got \[0\]",
     ):
         Book.begun(sweep_for(tmp_path), resume=True)
     book.stop_file.touch()
     again = Book.begun(sweep.model_copy(update={"at_once": 1, "retries": 0}), resume=True)
     assert (again.stamp, again.points(), again.sweep.retries) == (book.stamp, book.points(), 0)
-    assert not again.stop_file.exists(), "what asked the last start to stop is not meant for this one"
+    assert not again.stop_file.exists(), (
+        "what asked the last start to stop is not meant for this one"
+    )
 
 
 def test_lives_of_a_trial_are_told_from_other_trials_and_kept_in_order(tmp_path: Path) -> None:
@@ -40,7 +45,9 @@ def test_lives_of_a_trial_are_told_from_other_trials_and_kept_in_order(tmp_path:
     made = [book.new_life("000-s1", {"training.lr": 0.3}, "d") for _ in range(12)]
     assert book.lives("000-s1") == made
     assert len(book.lives("000-s10")) == 1
-    assert [life_of(name, "x-000-s1") for name in ("x-000-s1", "x-000-s1-7", "x-000-s10", "x-000-s1-a")] == [
+    assert [
+        life_of(name, "x-000-s1") for name in ("x-000-s1", "x-000-s1-7", "x-000-s10", "x-000-s1-a")
+    ] == [
         0,
         7,
         -1,
@@ -58,14 +65,17 @@ def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "mode", "score"), [("final", "max", 2.0), ("best", "max", 4.0), ("best", "min", 1.0), ("last", "max", 3.0)]
+    ("over", "mode", "score"),
+    [("final", "max", 2.0), ("best", "max", 4.0), ("best", "min", 1.0), ("last", "max", 3.0)],
 )
 def test_a_score_sums_up_the_rounds(tmp_path: Path, over: str, mode: str, score: float) -> None:
     sweep = sweep_for(tmp_path, over=over, mode=mode, window=2)
     assert scored(sweep, [1.0, 4.0, 2.0]) == score
 
 
-@pytest.mark.parametrize(("interval", "ends"), [(None, [4]), (1, [1, 2, 3, 4]), (3, [3, 4]), (4, [4]), (9, [4])])
+@pytest.mark.parametrize(
+    ("interval", "ends"), [(None, [4]), (1, [1, 2, 3, 4]), (3, [3, 4]), (4, [4]), (9, [4])]
+)
 def test_a_population_s_runs_are_made_in_stretches(interval: int | None, ends: list[int]) -> None:
     config = validated(TINY)
     parts = stretches(config, interval)

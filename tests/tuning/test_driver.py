@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 import rayfl
 from rayfl.commands.sweep import sweep as command
-from rayfl.config import load_config
-from rayfl.experiment import Interrupted
-from rayfl.tracking import quiet_client
+from rayfl.config.schema import load_config
+from rayfl.run.experiment import Interrupted
+from rayfl.tracking.tracker import quiet_client
 from rayfl.tuning import driver
 from rayfl.tuning.book import Book, history, lines, note_of, place
 from rayfl.tuning.driver import chance, stopping
@@ -42,9 +42,18 @@ def journal(directory: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def actors() -> dict[int, str]:
-    """The processes of trials and their runs that are there; other tests of this process may keep some of their own."""
-    kinds = ("ray::Coordinator", "ray::ClientActor", "ray::Keeper", "ray::TrialActor", "ray::ResourceTrainable")
-    return {pid: title for pid in descendants(os.getpid()) if (title := title_of(pid)).startswith(kinds)}
+    """The processes of trials and their runs that are there; other tests of this process may keep
+    some of their own."""
+    kinds = (
+        "ray::Coordinator",
+        "ray::ClientActor",
+        "ray::Keeper",
+        "ray::TrialActor",
+        "ray::ResourceTrainable",
+    )
+    return {
+        pid: title for pid in descendants(os.getpid()) if (title := title_of(pid)).startswith(kinds)
+    }
 
 
 def nested(result: SweepResult) -> tuple[Any, list[Any]]:
@@ -62,7 +71,9 @@ def nested(result: SweepResult) -> tuple[Any, list[Any]]:
 def grid(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> SweepResult:
     """Four points with two seeds, two trials at a time."""
     search_space = {"training.lr": {"grid": [0.3, 0.0]}, "method": {"grid": ["fedavg", FEDPROX]}}
-    result, said = search(sweep_for(tmp_path_factory.mktemp("grid"), search_space, seeds=[0, 1], at_once=2))
+    result, said = search(
+        sweep_for(tmp_path_factory.mktemp("grid"), search_space, seeds=[0, 1], at_once=2)
+    )
     assert said[0] == "tiny: 8 trials, 8 to run, 2 at a time"
     assert sum(" finished " in line for line in said) == 8
     return result
@@ -77,7 +88,9 @@ class TestGrid:
         assert [(trial.status, trial.rounds) for trial in grid.trials] == [("finished", 4)] * 8
         trial = grid.trials[-1]
         assert trial.directory is not None
-        alone = rayfl.run({**settings_of(grid.sweep, trial.values, trial.seed), "tracking": {"enabled": False}})
+        alone = rayfl.run(
+            {**settings_of(grid.sweep, trial.values, trial.seed), "tracking": {"enabled": False}}
+        )
         assert json.loads((trial.directory / "result.json").read_text())["sha256"] == alone.sha256
 
     def test_the_best_point_has_the_highest_mean_over_its_seeds(self, grid: SweepResult) -> None:
@@ -101,7 +114,9 @@ class TestGrid:
         kept = {item.path for item in client.list_artifacts(parent.info.run_id)}
         assert kept == {"sweep.yaml", "table.csv", "table.json", "best.yaml", "coordinates.png"}
 
-    def test_the_best_is_found_again_from_disk_with_a_command_that_runs_it(self, grid: SweepResult) -> None:
+    def test_the_best_is_found_again_from_disk_with_a_command_that_runs_it(
+        self, grid: SweepResult
+    ) -> None:
         file = grid.directory / "sweep.yaml"
         said = CliRunner().invoke(command, [str(file), "--best"], catch_exceptions=False).output
         assert said == f"{table(grid)}\n\n{verdict(grid)}\n"
@@ -116,8 +131,16 @@ class TestGrid:
         assert written["points"] == rows(grid)
         assert [trial["mlflow_run_id"] for trial in written["trials"]] == [
             run.info.run_id for run in nested(grid)[1]
-        ] or ({trial["mlflow_run_id"] for trial in written["trials"]} == {run.info.run_id for run in nested(grid)[1]})
-        assert (grid.directory / "table.csv").read_text().splitlines()[0].endswith("status,training.lr,method")
+        ] or (
+            {trial["mlflow_run_id"] for trial in written["trials"]}
+            == {run.info.run_id for run in nested(grid)[1]}
+        )
+        assert (
+            (grid.directory / "table.csv")
+            .read_text()
+            .splitlines()[0]
+            .endswith("status,training.lr,method")
+        )
 
     def test_a_sweep_that_has_ended_runs_nothing_again(self, grid: SweepResult) -> None:
         before = {trial.id: (trial.directory, len(trial.history)) for trial in grid.trials}
@@ -135,7 +158,11 @@ def test_asha_stops_trials_early_and_frees_their_actors(tmp_path: Path, cluster:
     import ray
 
     before, free = actors().keys(), ray.available_resources()["CPU"]
-    settings = {"fleet": "ray", "resources": {"actors": 2, "keepers": 1}, "training": {"rounds": 9, "lr": 0.05}}
+    settings = {
+        "fleet": "ray",
+        "resources": {"actors": 2, "keepers": 1},
+        "training": {"rounds": 9, "lr": 0.05},
+    }
     sweep = sweep_for(
         tmp_path,
         {"training.lr": {"grid": [0.3, 0.0]}},
@@ -152,7 +179,11 @@ def test_asha_stops_trials_early_and_frees_their_actors(tmp_path: Path, cluster:
     assert (ran["actors"], ran["keepers"]) == (2, 1)
     assert any("001-s0  stopped after round 2" in line for line in said)
     _, (_, run) = nested(result)
-    assert (run.info.status, run.data.tags["stopped_by"], run.data.tags["stopped_at"]) == ("KILLED", "asha", "2")
+    assert (run.info.status, run.data.tags["stopped_by"], run.data.tags["stopped_at"]) == (
+        "KILLED",
+        "asha",
+        "2",
+    )
     # A process that has ended its actor takes a moment to leave.
     started = time.monotonic()
     while actors().keys() - before and time.monotonic() - started < 20:
@@ -164,9 +195,16 @@ def test_asha_stops_trials_early_and_frees_their_actors(tmp_path: Path, cluster:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_optuna_is_told_the_mean_over_seeds_and_goes_on_after_a_resume(tmp_path: Path, cluster: None) -> None:
+def test_optuna_is_told_the_mean_over_seeds_and_goes_on_after_a_resume(
+    tmp_path: Path, cluster: None
+) -> None:
     space = {"training.lr": {"loguniform": [1e-3, 0.5]}, "method": {"choice": ["fedavg", FEDPROX]}}
-    common = {"searcher": "optuna", "seeds": [0, 1], "at_once": 2, "set": {"training": {"rounds": 2, "lr": 0.1}}}
+    common = {
+        "searcher": "optuna",
+        "seeds": [0, 1],
+        "at_once": 2,
+        "set": {"training": {"rounds": 2, "lr": 0.1}},
+    }
     sweep = sweep_for(tmp_path, space, samples=2, **common)
     result, _ = search(sweep)
     assert [(point.complete, len(point.scores)) for point in result.points] == [(True, 2)] * 2
@@ -204,7 +242,9 @@ def test_a_population_takes_over_the_state_of_its_best(tmp_path: Path, cluster: 
         assert reached in (2, 4)
         assert origin.rpartition("-s0")[0] != name.rpartition("-s0")[0]
         own, theirs = history(lives[name]), history(lives[origin])
-        assert [record["metrics"] for record in own[:reached]] == [record["metrics"] for record in theirs[:reached]]
+        assert [record["metrics"] for record in own[:reached]] == [
+            record["metrics"] for record in theirs[:reached]
+        ]
     parent, below = nested(result)
     assert [run.info.status for run in (parent, *below)] == ["FINISHED"] * (1 + len(lives))
     assert any("begun_from" in run.data.tags for run in below)
@@ -228,11 +268,16 @@ def test_a_trial_that_fails_is_named_and_the_others_are_run(tmp_path: Path, clus
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_metric_that_no_run_has_is_named_with_those_there_are(tmp_path: Path, cluster: None) -> None:
+def test_a_metric_that_no_run_has_is_named_with_those_there_are(
+    tmp_path: Path, cluster: None
+) -> None:
     sweep = sweep_for(tmp_path, {"training.lr": {"grid": [0.1]}}, metric="test/acuracy", retries=0)
     result, _ = search(sweep)
     assert [trial.status for trial in result.trials] == ["failed"]
-    assert "metric is one that the run measures; got test/acuracy. Measured: " in result.trials[0].error
+    assert (
+        "metric is one that the run measures; got test/acuracy. Measured: "
+        in result.trials[0].error
+    )
     assert verdict(result) == "no trial has come to a score yet"
     assert place(sweep) == result.directory == result_of(Book.open(result.directory)).directory
 
@@ -261,7 +306,9 @@ def interrupted(book: Book, number: int, seconds: float) -> list[int]:
     return asked
 
 
-def test_ctrl_c_waits_until_every_trial_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_waits_until_every_trial_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "FAREWELL_SECONDS", 0.1)
     book = Book.begun(sweep_for(tmp_path, {"training.lr": {"grid": [0.1]}}), resume=False)
     assert interrupted(book, signal.SIGINT, 0.5) == [signal.SIGINT]

@@ -1,4 +1,5 @@
-"""What a trial asks of a run: a place of its own, a stop from another thread, a checkpoint that is handed on."""
+"""What a trial asks of a run: a place of its own, a stop from another thread, a checkpoint that is
+handed on."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from typing import Any
 import pytest
 
 import rayfl
-from rayfl.checkpoint import CheckpointStore
-from rayfl.config import validated
+from rayfl.config.schema import validated
 from rayfl.errors import ConfigError, StorageError
-from rayfl.experiment import Interrupted, Stop
-from rayfl.progress import Silent
+from rayfl.run.checkpoint import CheckpointStore
+from rayfl.run.experiment import Interrupted, Stop
+from rayfl.run.progress import Silent
 from tests.tuning.tiny import TINY
 
 
@@ -25,7 +26,9 @@ def test_a_run_in_a_directory_of_the_caller_s_is_taken_up_again_there(tmp_path: 
     assert rayfl.run(short, directory=mine).directory == mine
     whole = rayfl.run(settings, directory=mine)
     assert (whole.directory, whole.sha256) == (mine, rayfl.run(settings).sha256)
-    with pytest.raises(ConfigError, match="a run is resumed with the configuration that it began with"):
+    with pytest.raises(
+        ConfigError, match="a run is resumed with the configuration that it began with"
+    ):
         rayfl.run({**settings, "seed": 1}, directory=mine)
 
 
@@ -63,6 +66,10 @@ def test_a_checkpoint_that_is_handed_on_begins_another_run(tmp_path: Path) -> No
     third = tmp_path / "runs" / "third"
     store.hand_on(str(third / "checkpoints"), validated(changed).digest)
     result = rayfl.run(changed, directory=third)
-    assert [record["metrics"] for record in result.history[:2]] == [record["metrics"] for record in first.history]
+    assert [record["metrics"] for record in result.history[:2]] == [
+        record["metrics"] for record in first.history
+    ]
     whole = rayfl.run(changed)
-    assert result.history[3]["metrics"] != whole.history[3]["metrics"], "it began where the first one ended"
+    assert result.history[3]["metrics"] != whole.history[3]["metrics"], (
+        "it began where the first one ended"
+    )

@@ -24,4 +24,6 @@ GRID = {"training.lr": {"grid": [0.3, 0.0]}}
 def sweep_for(output: Path, search: Mapping[str, Any] = GRID, **more: Any) -> Sweep:
     """A sweep called `tiny` whose runs are kept below `output`."""
     settings = {**TINY, "output": str(output), **more.pop("set", {})}
-    return read_sweep({"name": "tiny", "set": settings, "search": dict(search), "over": "final", **more}, output)
+    return read_sweep(
+        {"name": "tiny", "set": settings, "search": dict(search), "over": "final", **more}, output
+    )

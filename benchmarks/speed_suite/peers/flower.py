@@ -1,9 +1,9 @@
-"""Flower's simulation of the same federation: a ClientApp, a ServerApp, FedAvg, one processor a client.
+"""Flower's simulation of the same federation: a ClientApp, a ServerApp, FedAvg, one processor a
+client.
 
-In Flower's favour: the network and the data stay in each worker from visit to visit, and nothing is evaluated before
-the end. Flower draws the nodes of a round itself; which client's data a node trains on comes with its message, so that
-the cohorts are the saved ones.
-"""
+In Flower's favour: the network and the data stay in each worker from visit to visit, and nothing is
+evaluated before the end. Flower draws the nodes of a round itself; which client's data a node
+trains on comes with its message, so that the cohorts are the saved ones."""
 
 # The peer lives in another environment than the one that is checked.
 # mypy: disable-error-code="import-not-found"
@@ -24,7 +24,16 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 import numpy as np
 import ray
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -33,7 +42,10 @@ from flwr.simulation import run_simulation
 from speed_suite.federation import Clock, Federation, answer, arguments
 from speed_suite.plain import clock_of, images, labels, load, network_of, tested, train, versions
 
-NODE = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2, "logging_level": "error"}}
+NODE = {
+    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    "init_args": {"num_cpus": 2, "logging_level": "error"},
+}
 
 
 # -- at the client ---------------------------------------------------------------------------------------------------
@@ -60,7 +72,9 @@ def visit(message: Message, _: Context) -> Message:
 
 
 def arrays_of(net: torch.nn.Module) -> ArrayRecord:
-    return ArrayRecord({name: Array(value.detach().numpy()) for name, value in net.named_parameters()})
+    return ArrayRecord(
+        {name: Array(value.detach().numpy()) for name, value in net.named_parameters()}
+    )
 
 
 # -- at the server ---------------------------------------------------------------------------------------------------
@@ -71,7 +85,9 @@ class Recorded(FedAvg):  # type: ignore[misc]
 
     def __init__(self, federation: Federation, told: Namespace, clock: Clock) -> None:
         share = federation.cohorts.shape[1] / federation.clients
-        super().__init__(fraction_train=share, fraction_evaluate=0.0, min_train_nodes=federation.cohorts.shape[1])
+        super().__init__(
+            fraction_train=share, fraction_evaluate=0.0, min_train_nodes=federation.cohorts.shape[1]
+        )
         self.federation, self.told, self.clock = federation, told, clock
 
     def configure_train(
@@ -81,12 +97,19 @@ class Recorded(FedAvg):  # type: ignore[misc]
             self.clock.begin()
         messages = list(super().configure_train(server_round, arrays, config, grid))
         cohort = self.federation.cohorts[server_round - 1].tolist()
-        return [self.addressed(message, arrays, client) for message, client in zip(messages, cohort, strict=True)]
+        return [
+            self.addressed(message, arrays, client)
+            for message, client in zip(messages, cohort, strict=True)
+        ]
 
     def addressed(self, message: Message, arrays: ArrayRecord, client: int) -> Message:
         config = ConfigRecord({"client": client, "folder": str(self.told.folder)})
         content = RecordDict({"arrays": arrays, "config": config})
-        return Message(content=content, message_type=MessageType.TRAIN, dst_node_id=message.metadata.dst_node_id)
+        return Message(
+            content=content,
+            message_type=MessageType.TRAIN,
+            dst_node_id=message.metadata.dst_node_id,
+        )
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         replies = list(replies)
@@ -108,9 +131,12 @@ def main() -> None:
     def serve(grid: Grid, _: Context) -> None:
         net = network_of(federation)
         strategy = Recorded(federation, told, clock)
-        result = strategy.start(grid=grid, initial_arrays=arrays_of(net), num_rounds=told.rounds, timeout=3600)
+        result = strategy.start(
+            grid=grid, initial_arrays=arrays_of(net), num_rounds=told.rounds, timeout=3600
+        )
         load(net, [torch.from_numpy(np.array(array.numpy())) for array in result.arrays.values()])
-        # The ServerApp starts beside Ray, so its first round waits for the workers: that wait is no part of a round.
+        # The ServerApp starts beside Ray, so its first round waits for the workers: that wait is no
+        # part of a round.
         clock.begun = clock.ends[0] - clock.facts()["seconds"]
         answer(**clock.facts(), **tested(federation, net), versions=versions(released("flwr"), ray))
 

@@ -1,8 +1,9 @@
-"""pfl-research's simulation of the same federation, in two processes of one thread each (torchrun, gloo).
+"""pfl-research's simulation of the same federation, in two processes of one thread each (torchrun,
+gloo).
 
-In its favour: images are tensors in their final form, one slice a client, and nothing is evaluated before the end. Its
-user sampler hands out the saved cohorts. Where clients differ in size, it is told the sizes and balances its processes.
-"""
+In its favour: images are tensors in their final form, one slice a client, and nothing is evaluated
+before the end. Its user sampler hands out the saved cohorts. Where clients differ in size, it is
+told the sizes and balances its processes."""
 
 # The peer lives in another environment than the one that is checked.
 # mypy: disable-error-code="import-not-found"
@@ -57,7 +58,8 @@ class Trained(nn.Module):
 
 
 class Shuffled(PyTorchTensorDataset):  # type: ignore[misc]
-    """pfl takes a user's batches in the order of the data; the other systems shuffle every epoch."""
+    """pfl takes a user's batches in the order of the data; the other systems shuffle every
+    epoch."""
 
     def __init__(self, tensors: tuple[Tensor, Tensor], user_id: str, settings: Settings) -> None:
         super().__init__(tensors, user_id=user_id)
@@ -125,11 +127,18 @@ def simulate(federation: Federation, told: Namespace) -> tuple[Clock, nn.Module]
         val_cohort_size=None,
     )
     locally = NNTrainHyperParams(
-        local_num_epochs=settings.epochs, local_learning_rate=settings.lr, local_batch_size=settings.batch_size
+        local_num_epochs=settings.epochs,
+        local_learning_rate=settings.lr,
+        local_batch_size=settings.batch_size,
     )
     with redirect_stdout(io.StringIO()):
         FederatedAveraging().run(
-            rounds, backend, model, locally, NNEvalHyperParams(local_batch_size=256), callbacks=[Ticking(clock)]
+            rounds,
+            backend,
+            model,
+            locally,
+            NNEvalHyperParams(local_batch_size=256),
+            callbacks=[Ticking(clock)],
         )
     return clock, net
 

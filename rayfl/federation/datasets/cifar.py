@@ -1,5 +1,5 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in the forms that people have: binary, Python pickles, Parquet, and, for
-CIFAR-10, one PNG a batch with an image per row."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in the forms that people have: binary, Python pickles,
+Parquet, and, for CIFAR-10, one PNG a batch with an image per row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.cifar_names import CIFAR10, CIFAR100
-from rayfl.federation.datasets.files import Expected, Ints, OnDisk, Pixels, damaged, find, need, verified
+from rayfl.federation.datasets.files import (
+    Expected,
+    Ints,
+    OnDisk,
+    Pixels,
+    damaged,
+    find,
+    need,
+    verified,
+)
 from rayfl.federation.datasets.images import decode
 from rayfl.federation.datasets.parquet import parts, read_parquet
 from rayfl.federation.datasets.unpickle import read_pickle
@@ -28,7 +37,9 @@ class Cifar10(OnDisk):
     """Ten classes of 32x32 colour photographs: 50,000 and 10,000, in the publisher's order."""
 
     folder: ClassVar[str] = "cifar10"
-    form: ClassVar[str] = "data_batch_1 .. 5 and test_batch (pickles or .bin) or train-*.parquet and test-*.parquet"
+    form: ClassVar[str] = (
+        "data_batch_1 .. 5 and test_batch (pickles or .bin) or train-*.parquet and test-*.parquet"
+    )
     classes: ClassVar[tuple[str, ...]] = CIFAR10
     expected: ClassVar[tuple[Expected, Expected]] = ((5000,) * 10, (1000,) * 10)
     train_files: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -58,10 +69,13 @@ class Cifar10(OnDisk):
 
 @component
 class Cifar100(Cifar10):
-    """A hundred (fine) classes of 32x32 colour photographs: 50,000 and 10,000, in the publisher's order."""
+    """A hundred (fine) classes of 32x32 colour photographs: 50,000 and 10,000, in the publisher's
+    order."""
 
     folder: ClassVar[str] = "cifar100"
-    form: ClassVar[str] = "train and test (Python pickles or .bin) or train-*.parquet and test-*.parquet"
+    form: ClassVar[str] = (
+        "train and test (Python pickles or .bin) or train-*.parquet and test-*.parquet"
+    )
     classes: ClassVar[tuple[str, ...]] = CIFAR100
     expected: ClassVar[tuple[Expected, Expected]] = ((500,) * 100, (100,) * 100)
     train_files: ClassVar[tuple[str, ...]] = ("train",)
@@ -82,33 +96,55 @@ def from_binary(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
             raise damaged(file, f"a multiple of {record} bytes long", size, part.folder)
         found.append(np.fromfile(file, dtype=np.uint8).reshape(-1, record))
     # A copy, so that the views into the records (and the files behind them) can go.
-    labels = np.concatenate([records[:, part.label_bytes - 1] for records in found]).astype(np.int64)
+    labels = np.concatenate([records[:, part.label_bytes - 1] for records in found]).astype(
+        np.int64
+    )
     return Images(interleaved([records[:, part.label_bytes :] for records in found]), labels)
 
 
 def from_pickles(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
     """Mappings with `data`, one row of planes an image, and a list of labels."""
     batches = [pickled_batch(part, need(part, folder, name)) for name in names]
-    return Images(interleaved([rows for rows, _ in batches]), np.concatenate([labels for _, labels in batches]))
+    return Images(
+        interleaved([rows for rows, _ in batches]),
+        np.concatenate([labels for _, labels in batches]),
+    )
 
 
 def pickled_batch(part: Cifar10, file: Path) -> tuple[Pixels, Ints]:
     batch = read_pickle(file, part.folder)
     rows, labels = np.asarray(batch.get("data")), np.asarray(batch.get(part.label_key, []))
-    if rows.dtype != np.uint8 or rows.shape != (len(labels), BYTES) or not np.issubdtype(labels.dtype, np.integer):
+    if (
+        rows.dtype != np.uint8
+        or rows.shape != (len(labels), BYTES)
+        or not np.issubdtype(labels.dtype, np.integer)
+    ):
         found = f"data {rows.dtype} {rows.shape} with {len(labels)} labels"
-        raise damaged(file, f"a batch of `data` uint8 (n, {BYTES}) with n `{part.label_key}`", found, part.folder)
+        raise damaged(
+            file,
+            f"a batch of `data` uint8 (n, {BYTES}) with n `{part.label_key}`",
+            found,
+            part.folder,
+        )
     return rows, labels.astype(np.int64)
 
 
 def from_pictures(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
-    """PNG batches of 1024 x n pixels, whose row i is image i; labels in a JSON list (whose file name is spelt so)."""
+    """PNG batches of 1024 x n pixels, whose row i is image i; labels in a JSON list (whose file
+    name is spelt so)."""
     pictures = [picture_batch(need(part, folder, f"{name}.png"), part.folder) for name in names]
-    listing = need(part, folder, "test_lables.json" if tuple(names) == part.test_files else "train_lables.json")
+    listing = need(
+        part, folder, "test_lables.json" if tuple(names) == part.test_files else "train_lables.json"
+    )
     labels = np.asarray(read_json(listing, part.folder))
     images = np.concatenate(pictures)
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-        raise damaged(listing, f"a list of {len(images)} labels", f"{labels.dtype} {labels.shape}", part.folder)
+        raise damaged(
+            listing,
+            f"a list of {len(images)} labels",
+            f"{labels.dtype} {labels.shape}",
+            part.folder,
+        )
     return Images(images, labels.astype(np.int64))
 
 
@@ -134,18 +170,21 @@ def from_parquet(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
 
 
 def interleaved(rows: Sequence[Pixels]) -> Pixels:
-    """(n, planes) rows of several files as one (N, height, width, channel) array, without a second copy of all."""
+    """(n, planes) rows of several files as one (N, height, width, channel) array, without a second
+    copy of all."""
     out = np.empty((sum(len(part) for part in rows), SIDE, SIDE, 3), dtype=np.uint8)
     start = 0
     for part in rows:
         out[start : start + len(part)] = part.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
         start += len(part)
-    # The planes are apart on disk; every reader downstream wants the channels of a pixel side by side.
+    # The planes are apart on disk; every reader downstream wants the channels of a pixel side by
+    # side.
     return out
 
 
 def compact(part: Cifar10, folder: Path) -> None:
-    """Turn CIFAR-10's encoded forms, slow to read, into the publisher's binary form; leave any other alone."""
+    """Turn CIFAR-10's encoded forms, slow to read, into the publisher's binary form; leave any
+    other alone."""
     # CIFAR-100's binary form has coarse labels too, which would have to be invented.
     if part.label_bytes > 1 or (read := part.reader(folder)) not in (from_pictures, from_parquet):
         return

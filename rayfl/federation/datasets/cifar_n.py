@@ -1,4 +1,5 @@
-"""The human labels of CIFAR-10N and CIFAR-100N (Wei et al. 2022), as their authors publish them (`.pt`) or in Parquet.
+"""The human labels of CIFAR-10N and CIFAR-100N (Wei et al. 2022), as their authors publish them
+(`.pt`) or in Parquet.
 
 Rows follow the order of CIFAR's training images, which `check_clean` holds them to.
 """
@@ -28,7 +29,8 @@ CLEAN = "clean_label"
 
 
 def human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
-    """(clean, noisy) labels under a key: worse, aggregate, random1..3 (CIFAR-10N), fine or noisy (CIFAR-100N).
+    """(clean, noisy) labels under a key: worse, aggregate, random1..3 (CIFAR-10N), fine or noisy
+    (CIFAR-100N).
 
     A column's own name, such as `worse_label`, is a key too.
     """
@@ -42,24 +44,39 @@ def human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
     columns = from_parquet(path) if path.suffix == ".parquet" else from_torch(path)
     for needed in (CLEAN, column):
         if needed not in columns:
-            raise DataError(broken(f"{path} must have the labels {needed}", f"only {', '.join(sorted(columns))}"))
+            raise DataError(
+                broken(
+                    f"{path} must have the labels {needed}", f"only {', '.join(sorted(columns))}"
+                )
+            )
     clean, noisy = whole(path, columns, CLEAN), whole(path, columns, column)
     if clean.shape != noisy.shape:
-        raise DataError(broken(f"{path}: {key} and clean labels are equally many", f"{noisy.shape} {clean.shape}"))
+        raise DataError(
+            broken(
+                f"{path}: {key} and clean labels are equally many", f"{noisy.shape} {clean.shape}"
+            )
+        )
     return clean, noisy
 
 
 def check_clean(clean: Ints, labels: Ints, path: Path | str = "the human labels") -> None:
-    """Refuse human labels whose clean column is not the images' own labels: they belong to other images or order."""
+    """Refuse human labels whose clean column is not the images' own labels: they belong to other
+    images or order."""
     remedy = "These labels belong to other images or to another order of them (TFDS shuffles CIFAR)"
     # Told apart from a mismatch: it usually means the labels of the test set, or of a subset.
     if len(clean) != len(labels):
-        raise DataError(broken(f"{path} must label the {len(labels)} training images", f"{len(clean)} rows", remedy))
+        raise DataError(
+            broken(
+                f"{path} must label the {len(labels)} training images", f"{len(clean)} rows", remedy
+            )
+        )
     wrong = np.flatnonzero(clean != labels)
     if len(wrong):
         at = int(wrong[0])
         found = f"{len(wrong)} that differ, the first at position {at}: {clean[at]} where the image has {labels[at]}"
-        raise DataError(broken(f"the clean labels of {path} must equal the images' labels", found, remedy))
+        raise DataError(
+            broken(f"the clean labels of {path} must equal the images' labels", found, remedy)
+        )
 
 
 def from_torch(path: Path) -> dict[str, Any]:
@@ -72,14 +89,17 @@ def from_torch(path: Path) -> dict[str, Any]:
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         # Its later sentences tell people to load the file unsafely.
         reason = str(error).split(". ")[0].splitlines()[0]
-        raise DataError(broken(f"{path} must be a whole .pt file of arrays", reason, "Fetch it again")) from error
+        raise DataError(
+            broken(f"{path} must be a whole .pt file of arrays", reason, "Fetch it again")
+        ) from error
     if not isinstance(found, dict):
         raise DataError(broken(f"{path} must hold a mapping of label arrays", type(found).__name__))
     return found
 
 
 def array_globals() -> list[Any]:
-    """What a pickled numpy array names, under the old and the new address of numpy's private module."""
+    """What a pickled numpy array names, under the old and the new address of numpy's private
+    module."""
     rebuild: Any = np.zeros(0).__reduce__()[0]
     # Kinds of whole numbers, and floats: those are refused later, with a message that says so.
     dtypes = [type(np.dtype(kind)) for kind in (np.int8, np.uint8, np.int32, np.int64, np.float64)]
@@ -94,12 +114,16 @@ def from_parquet(path: Path) -> dict[str, Any]:
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(broken(f"{path} must be a whole Parquet file", error, "Fetch it again")) from error
+        raise DataError(
+            broken(f"{path} must be a whole Parquet file", error, "Fetch it again")
+        ) from error
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def whole(path: Path, columns: dict[str, Any], name: str) -> Ints:
     found = np.asarray(columns[name])
     if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(broken(f"{path}: {name} is one row of whole numbers", f"{found.dtype} {found.shape}"))
+        raise DataError(
+            broken(f"{path}: {name} is one row of whole numbers", f"{found.dtype} {found.shape}")
+        )
     return found.astype(np.int64)

@@ -1,4 +1,5 @@
-"""What the readers of files share: where a dataset lies, how its absence is told, and the counts that must hold."""
+"""What the readers of files share: where a dataset lies, how its absence is told, and the counts
+that must hold."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Expected = int | tuple[int, ...]
 
 @component
 class OnDisk(ABC):
-    """A dataset that is read from files: below `root/<folder>`, or at `path` (absolute, or relative to the root)."""
+    """A dataset that is read from files: below `root/<folder>`, or at `path` (absolute, or relative
+    to the root)."""
 
     path: Path | None = None
 
@@ -43,7 +45,8 @@ class OnDisk(ABC):
 
 
 def find(folder: Path, *names: str) -> Path | None:
-    """The first file of one of these names in a folder or at most two folders below: archives unpack either way."""
+    """The first file of one of these names in a folder or at most two folders below: archives
+    unpack either way."""
     # Not deeper: `path` may point into a disk full of other things.
     for depth in ("", "*/", "*/*/"):
         for name in names:
@@ -57,7 +60,9 @@ def need(part: OnDisk, folder: Path, *names: str) -> Path:
     """Like `find`, with an error that names the file and how to come by it."""
     found = find(folder, *names)
     if found is None:
-        raise DataError(broken(f"{part.folder} needs the file {folder / names[0]}", "no such file", part.remedy))
+        raise DataError(
+            broken(f"{part.folder} needs the file {folder / names[0]}", "no such file", part.remedy)
+        )
     return found
 
 
@@ -83,7 +88,8 @@ def verified(
 
 
 def check_counts(where: str, labels: Ints, classes: int, expected: Expected, remedy: str) -> None:
-    """Refuse labels outside the classes, and totals or class counts that differ from the known ones."""
+    """Refuse labels outside the classes, and totals or class counts that differ from the known
+    ones."""
     check_range(where, labels, classes, remedy)
     # The total first: "one image short" says more than the class that it is missing from.
     total = expected if isinstance(expected, int) else sum(expected)
@@ -92,7 +98,9 @@ def check_counts(where: str, labels: Ints, classes: int, expected: Expected, rem
     counts = np.bincount(labels, minlength=classes)
     if not isinstance(expected, int) and counts.tolist() != list(expected):
         at = int(np.flatnonzero(counts != np.asarray(expected))[0])
-        raise DataError(broken(f"{where} has {expected[at]} images of class {at}", int(counts[at]), remedy))
+        raise DataError(
+            broken(f"{where} has {expected[at]} images of class {at}", int(counts[at]), remedy)
+        )
 
 
 def check_range(where: str, labels: Ints, classes: int, remedy: str = "") -> None:
@@ -100,11 +108,16 @@ def check_range(where: str, labels: Ints, classes: int, remedy: str = "") -> Non
     outside = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(outside):
         at = int(outside[0])
-        raise DataError(broken(f"{where}: labels lie in [0, {classes})", f"{labels[at]} at position {at}", remedy))
+        raise DataError(
+            broken(
+                f"{where}: labels lie in [0, {classes})", f"{labels[at]} at position {at}", remedy
+            )
+        )
 
 
 def holdout(labels: Ints, count: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Positions (kept, held out): `count` held out, stratified by largest remainder, both in the original order."""
+    """Positions (kept, held out): `count` held out, stratified by largest remainder, both in the
+    original order."""
     members = [np.flatnonzero(labels == c) for c in np.unique(labels)]
     exact = np.array([len(m) for m in members]) * (count / len(labels))
     quota = np.floor(exact).astype(np.int64)

@@ -1,4 +1,5 @@
-"""Any folder of class folders, with `train` and `test` (or `val`) above them or else a seeded split."""
+"""Any folder of class folders, with `train` and `test` (or `val`) above them or else a seeded
+split."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 @component
 class Folder(OnDisk):
-    """Images at `[train|test]/CLASS/...`, scaled to squares of `side` pixels if they differ in size."""
+    """Images at `[train|test]/CLASS/...`, scaled to squares of `side` pixels if they differ in
+    size."""
 
     side: Count | None = None
     channels: Literal[1, 3] | None = None
@@ -40,12 +42,19 @@ class Folder(OnDisk):
         held_out = next((folder / name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
         if held_out is None:
             rule = f"beside {folder / 'train'} there is one of {', '.join(TEST_FOLDERS)}"
-            raise DataError(broken(rule, "none", f"Name {folder / 'train'} as `path` for a seeded split"))
+            raise DataError(
+                broken(rule, "none", f"Name {folder / 'train'} as `path` for a seeded split")
+            )
         classes = class_folders(folder / "train", self.remedy)
-        # A class that only the test set has could never be learnt, and would shift the numbers of the others.
+        # A class that only the test set has could never be learnt, and would shift the numbers of
+        # the others.
         strangers = set(class_folders(held_out, self.remedy)) - set(classes)
         if strangers:
-            raise DataError(broken(f"the classes of {held_out} are those of train", ", ".join(sorted(strangers))))
+            raise DataError(
+                broken(
+                    f"the classes of {held_out} are those of train", ", ".join(sorted(strangers))
+                )
+            )
         train = self.read(folder / "train", classes)
         # The test images take on the training images' channels.
         return Dataset(folder.name, train, self.read(held_out, classes, train.x.shape[3]), classes)
@@ -53,7 +62,9 @@ class Folder(OnDisk):
     def read(self, folder: Path, classes: Sequence[str], channels: int | None = None) -> Images:
         files = [sorted(filter(is_image, (folder / name).rglob("*"))) for name in classes]
         labels = np.repeat(np.arange(len(classes)), [len(members) for members in files])
-        pixels = decode_all([file for members in files for file in members], channels or self.channels, self.side)
+        pixels = decode_all(
+            [file for members in files for file in members], channels or self.channels, self.side
+        )
         return Images(pixels, labels.astype(np.int64))
 
 
@@ -62,8 +73,12 @@ def class_folders(folder: Path, remedy: str) -> tuple[str, ...]:
     # Alphabetical, as everybody numbers the classes of folders.
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     found = tuple(
-        e.name for e in entries if e.is_dir() and not e.name.startswith(".") and any(map(is_image, e.rglob("*")))
+        e.name
+        for e in entries
+        if e.is_dir() and not e.name.startswith(".") and any(map(is_image, e.rglob("*")))
     )
     if not found:
-        raise DataError(broken(f"{folder} must hold folders of images, one a class", "none", remedy))
+        raise DataError(
+            broken(f"{folder} must hold folders of images, one a class", "none", remedy)
+        )
     return found

@@ -1,4 +1,5 @@
-"""MNIST and Fashion-MNIST in the IDX format, raw or gzipped (LeCun et al. 1998; Xiao et al. 2017)."""
+"""MNIST and Fashion-MNIST in the IDX format, raw or gzipped (LeCun et al. 1998; Xiao et al.
+2017)."""
 
 from __future__ import annotations
 
@@ -36,8 +37,12 @@ class Mnist(OnDisk):
         return verified(self, folder, train, test, self.classes, self.expected)
 
     def part(self, folder: Path, prefix: str) -> Images:
-        pictures = read_idx(need(self, folder, *spellings(f"{prefix}-images", "idx3-ubyte")), 3, self.folder)
-        labels = read_idx(need(self, folder, *spellings(f"{prefix}-labels", "idx1-ubyte")), 1, self.folder)
+        pictures = read_idx(
+            need(self, folder, *spellings(f"{prefix}-images", "idx3-ubyte")), 3, self.folder
+        )
+        labels = read_idx(
+            need(self, folder, *spellings(f"{prefix}-labels", "idx1-ubyte")), 1, self.folder
+        )
         return Images(pictures[..., None], labels.astype(np.int64))
 
 
@@ -72,7 +77,12 @@ def read_idx(file: Path, dimensions: int, dataset: str = "") -> Pixels:
     magic = bytes((0, 0, _UNSIGNED_BYTES, dimensions))
     header = 4 + 4 * dimensions
     if content[:4] != magic or len(content) < header:
-        raise damaged(file, f"IDX of {dimensions} dimensions (first bytes {magic.hex()})", content[:4].hex(), dataset)
+        raise damaged(
+            file,
+            f"IDX of {dimensions} dimensions (first bytes {magic.hex()})",
+            content[:4].hex(),
+            dataset,
+        )
     shape = tuple(int(n) for n in np.frombuffer(content[4:header], dtype=">u4"))
     # Counted in 64 bits: a damaged header may claim more than 2^31 pixels.
     due = header + int(np.prod(shape, dtype=np.int64))

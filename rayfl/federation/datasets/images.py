@@ -1,4 +1,5 @@
-"""Image files, or the bytes of such, to uint8 arrays: decoded in threads, each failure naming its file."""
+"""Image files, or the bytes of such, to uint8 arrays: decoded in threads, each failure naming its
+file."""
 
 from __future__ import annotations
 
@@ -17,29 +18,43 @@ from rayfl.federation.datasets.files import Pixels, damaged
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
 # Small images decode in less time than it takes to hand over a task.
 _PER_TASK = 256
 
 
 def is_image(file: Path) -> bool:
-    """An image by its suffix; hidden files, such as the twins that archives from a Mac carry, are none."""
+    """An image by its suffix; hidden files, such as the twins that archives from a Mac carry, are
+    none."""
     return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
 
 
-def decode(source: Path | bytes, channels: int | None = None, side: int | None = None, label: str = "") -> Pixels:
-    """One image as (height, width, channels): `channels` None keeps grey or colour; `side` makes it a square."""
+def decode(
+    source: Path | bytes, channels: int | None = None, side: int | None = None, label: str = ""
+) -> Pixels:
+    """One image as (height, width, channels): `channels` None keeps grey or colour; `side` makes it
+    a square."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source)) as image:
             if side is not None:
-                # JPEG can decode straight to a half, a quarter or an eighth: several times faster on photographs.
+                # JPEG can decode straight to a half, a quarter or an eighth: several times faster
+                # on photographs.
                 image.draft(None, (side, side))
-            mode = "RGB" if channels == 3 or (channels is None and image.mode not in ("1", "L", "LA", "I;16")) else "L"
+            mode = (
+                "RGB"
+                if channels == 3
+                or (channels is None and image.mode not in ("1", "L", "LA", "I;16"))
+                else "L"
+            )
             picture = image.convert(mode)
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
-        raise damaged(source if isinstance(source, Path) else Path(label), "a whole image file", error) from error
+        raise damaged(
+            source if isinstance(source, Path) else Path(label), "a whole image file", error
+        ) from error
     pixels = np.asarray(picture if side is None else square(picture, side))
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
@@ -52,7 +67,10 @@ def square(picture: Image, side: int) -> Image:
 
 
 def decode_all(
-    sources: Sequence[Path] | Sequence[bytes], channels: int | None, side: int | None, labels: Sequence[str] = ()
+    sources: Sequence[Path] | Sequence[bytes],
+    channels: int | None,
+    side: int | None,
+    labels: Sequence[str] = (),
 ) -> Pixels:
     """Many images as one (N, height, width, channels) array; all must come out in one shape."""
     named = labels or [str(source) for source in sources]

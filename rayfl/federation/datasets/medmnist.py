@@ -1,4 +1,5 @@
-"""The twelve two-dimensional sets of MedMNIST (Yang et al. 2023) at 28, 64, 128 and 224 pixels, in their .npz files."""
+"""The twelve two-dimensional sets of MedMNIST (Yang et al. 2023) at 28, 64, 128 and 224 pixels, in
+their .npz files."""
 
 from __future__ import annotations
 
@@ -38,9 +39,7 @@ class Facts(NamedTuple):
     names: str
 
 
-_ORGANS = (
-    "bladder|femur, left|femur, right|heart|kidney, left|kidney, right|liver|lung, left|lung, right|pancreas|spleen"
-)
+_ORGANS = "bladder|femur, left|femur, right|heart|kidney, left|kidney, right|liver|lung, left|lung, right|pancreas|spleen"
 FACTS: dict[str, Facts] = {
     "pathmnist": Facts(
         ((89996, 7180),),
@@ -53,7 +52,9 @@ FACTS: dict[str, Facts] = {
         "actinic keratosis|basal cell carcinoma|benign keratosis|dermatofibroma|melanoma|melanocytic nevus"
         "|vascular lesion",
     ),
-    "octmnist": Facts(((97477, 1000),), "choroidal neovascularization|diabetic macular edema|drusen|normal"),
+    "octmnist": Facts(
+        ((97477, 1000),), "choroidal neovascularization|diabetic macular edema|drusen|normal"
+    ),
     "pneumoniamnist": Facts(((4708, 624),), "normal|pneumonia"),
     "retinamnist": Facts(((1080, 400),), "grade 0|grade 1|grade 2|grade 3|grade 4"),
     "breastmnist": Facts(((546, 156),), "malignant|normal or benign"),
@@ -95,11 +96,19 @@ class MedMnist(OnDisk):
         place = self.where(root)
         file = place if place.is_file() else find(place, self.file)
         if file is None:
-            raise DataError(broken(f"{self.dataset} needs the file {place / self.file}", "no such file", self.remedy))
+            raise DataError(
+                broken(
+                    f"{self.dataset} needs the file {place / self.file}",
+                    "no such file",
+                    self.remedy,
+                )
+            )
         train, test = read_npz(file, self.size)
         facts = FACTS[self.dataset]
         # If no release fits, the newest one is what the error names.
-        sizes = next((pair for pair in facts.sizes if pair == (len(train), len(test))), facts.sizes[0])
+        sizes = next(
+            (pair for pair in facts.sizes if pair == (len(train), len(test))), facts.sizes[0]
+        )
         dataset = verified(self, file, train, test, tuple(facts.names.split("|")), sizes)
         return Dataset(self.dataset, dataset.train, dataset.test, dataset.classes)
 
@@ -110,7 +119,15 @@ def read_npz(file: Path, side: int) -> tuple[Images, Images]:
         # Opened here, because numpy leaves a damaged file open.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return part(arrays, "train", side), part(arrays, "test", side)
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError, OSError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        KeyError,
+        ValueError,
+        TypeError,
+        OSError,
+    ) as error:
         raise damaged(file, "a whole .npz of MedMNIST", error) from error
 
 
@@ -118,12 +135,19 @@ def part(arrays: np.lib.npyio.NpzFile, name: str, side: int) -> Images:
     pixels: Pixels = arrays[f"{name}_images"]
     if pixels.shape[1:3] != (side, side):
         raise ValueError(f"images of {pixels.shape[1:]} where {side}x{side} were asked for")
-    return Images(pixels if pixels.ndim == 4 else pixels[..., None], one_label(arrays[f"{name}_labels"]))
+    return Images(
+        pixels if pixels.ndim == 4 else pixels[..., None], one_label(arrays[f"{name}_labels"])
+    )
 
 
 def one_label(labels: NDArray[np.integer[Any]]) -> Ints:
-    """(n, 1) columns as they are; of several findings an image (ChestMNIST), whether there is any."""
-    found: Ints = labels[:, 0].astype(np.int64) if labels.shape[1] == 1 else np.any(labels, axis=1).astype(np.int64)
+    """(n, 1) columns as they are; of several findings an image (ChestMNIST), whether there is
+    any."""
+    found: Ints = (
+        labels[:, 0].astype(np.int64)
+        if labels.shape[1] == 1
+        else np.any(labels, axis=1).astype(np.int64)
+    )
     return found
 
 

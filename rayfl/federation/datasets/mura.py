@@ -1,4 +1,5 @@
-"""MURA (Rajpurkar et al. 2017): radiographs. The class is one of seven body parts, the group a patient."""
+"""MURA (Rajpurkar et al. 2017): radiographs. The class is one of seven body parts, the group a
+patient."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _PATIENT = re.compile(r"patient(\d+)")
 class Mura(OnDisk):
     """36,808 training and 3,197 validation images (the test set here), scaled and cut to squares.
 
-    At 224 pixels in colour they fill 6 GB; `channels: 1` keeps the grey that they are, in a third of it.
-    """
+    At 224 pixels in colour they fill 6 GB; `channels: 1` keeps the grey that they are, in a third
+    of it."""
 
     side: Count = 224
     channels: Literal[1, 3] = 3
@@ -31,16 +32,25 @@ class Mura(OnDisk):
     folder: ClassVar[str] = "mura"
     form: ClassVar[str] = "the folder MURA-v1.1 with train and valid"
     sourced: ClassVar[bool] = False
-    expected: ClassVar[tuple[Expected, Expected]] = ((4931, 5106, 1825, 5543, 1272, 8379, 9752), 3197)
+    expected: ClassVar[tuple[Expected, Expected]] = (
+        (4931, 5106, 1825, 5543, 1272, 8379, 9752),
+        3197,
+    )
 
     def load(self, root: Path) -> Dataset:
         base = self.base(self.where(root))
         listed = {name: radiographs(base / name) for name in ("train", "valid")}
         # Images of one patient look alike: shared patients would make the test set easy.
-        shared = {patient(file) for file, _ in listed["train"]} & {patient(file) for file, _ in listed["valid"]}
+        shared = {patient(file) for file, _ in listed["train"]} & {
+            patient(file) for file, _ in listed["valid"]
+        }
         if shared:
             raise DataError(
-                broken(f"{base}: no patient is in train and in valid", f"patient {min(shared)}", self.remedy)
+                broken(
+                    f"{base}: no patient is in train and in valid",
+                    f"patient {min(shared)}",
+                    self.remedy,
+                )
             )
         train, test = (self.read(found) for found in listed.values())
         return verified(self, base, train, test, PARTS, self.expected)
@@ -50,12 +60,16 @@ class Mura(OnDisk):
         for place in (folder, folder / "MURA-v1.1"):
             if (place / "train").is_dir() and (place / "valid").is_dir():
                 return place
-        raise DataError(broken(f"{folder} must hold train and valid", "no such folders", self.remedy))
+        raise DataError(
+            broken(f"{folder} must hold train and valid", "no such folders", self.remedy)
+        )
 
     def read(self, listed: list[tuple[Path, int]]) -> Images:
         pixels = decode_all([file for file, _ in listed], self.channels, self.side)
         labels = np.array([label for _, label in listed], dtype=np.int64)
-        return Images(pixels, labels, np.array([patient(file) for file, _ in listed], dtype=np.int64))
+        return Images(
+            pixels, labels, np.array([patient(file) for file, _ in listed], dtype=np.int64)
+        )
 
 
 def radiographs(folder: Path) -> list[tuple[Path, int]]:

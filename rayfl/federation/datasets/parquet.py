@@ -1,5 +1,6 @@
-"""Image datasets in Parquet as the Hugging Face Hub keeps them: a column of encoded images (a struct of `bytes` and
-`path`, or plain bytes), a column of labels, and the class names in the schema's metadata."""
+"""Image datasets in Parquet as the Hugging Face Hub keeps them: a column of encoded images (a
+struct of `bytes` and `path`, or plain bytes), a column of labels, and the class names in the
+schema's metadata."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ class Parquet(OnDisk):
         folder = self.where(root)
         files = parts(folder, "train")
         if not files:
-            raise DataError(broken(f"{folder} must hold train-*.parquet", "no such file", self.remedy))
+            raise DataError(
+                broken(f"{folder} must hold train-*.parquet", "no such file", self.remedy)
+            )
         train, names = self.read(files)
         held_out = parts(folder, "test") or parts(folder, "validation") or parts(folder, "val")
         if held_out:
@@ -60,7 +63,9 @@ class Parquet(OnDisk):
 def parts(folder: Path, split_name: str) -> list[Path]:
     """The files of a split, in order, in the folder or in `data` below it."""
     for place in (folder, folder / "data"):
-        found = sorted({*place.glob(f"{split_name}.parquet"), *place.glob(f"{split_name}-*.parquet")})
+        found = sorted(
+            {*place.glob(f"{split_name}.parquet"), *place.glob(f"{split_name}-*.parquet")}
+        )
         if found:
             return found
     return []
@@ -106,7 +111,9 @@ def pick(file: Path, schema: Any, wanted: Sequence[str]) -> str:
     for name in wanted:
         if name in schema.names:
             return name
-    raise DataError(broken(f"{file} must have a column {' or '.join(wanted)}", ", ".join(schema.names)))
+    raise DataError(
+        broken(f"{file} must have a column {' or '.join(wanted)}", ", ".join(schema.names))
+    )
 
 
 def label_array(file: Path, column: Any) -> Ints:
@@ -114,7 +121,11 @@ def label_array(file: Path, column: Any) -> Ints:
 
     # A missing label would turn the column into floats and the label into garbage.
     if column.null_count or not pa.types.is_integer(column.type):
-        raise damaged(file, "labelled with whole numbers throughout", f"{column.type}, {column.null_count} missing")
+        raise damaged(
+            file,
+            "labelled with whole numbers throughout",
+            f"{column.type}, {column.null_count} missing",
+        )
     return np.asarray(column.to_numpy()).astype(np.int64)
 
 
@@ -138,7 +149,9 @@ def check_shapes(files: Sequence[Path], pixels: Sequence[Pixels]) -> None:
     for file, found in zip(files, pixels, strict=True):
         if found.shape[1:] != pixels[0].shape[1:]:
             rule = f"all images have one size, in {files[0]} {pixels[0].shape[1:]}"
-            raise DataError(broken(rule, f"{found.shape[1:]} in {file}", "Set `side` to scale them to squares"))
+            raise DataError(
+                broken(rule, f"{found.shape[1:]} in {file}", "Set `side` to scale them to squares")
+            )
 
 
 def numbered(*images: Images) -> Classes:

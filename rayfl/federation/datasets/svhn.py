@@ -1,4 +1,5 @@
-"""Street View House Numbers (Netzer et al. 2011): 32x32 digits in MATLAB files, where the digit 0 is label 10."""
+"""Street View House Numbers (Netzer et al. 2011): 32x32 digits in MATLAB files, where the digit 0
+is label 10."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Svhn(OnDisk):
 
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
-        train, test = (read_mat(need(self, folder, f"{name}_32x32.mat")) for name in ("train", "test"))
+        train, test = (
+            read_mat(need(self, folder, f"{name}_32x32.mat")) for name in ("train", "test")
+        )
         return verified(self, folder, train, test, self.classes, self.expected)
 
 
@@ -43,7 +46,10 @@ def read_mat(file: Path) -> Images:
         raise damaged(file, "a whole .mat file with X and y", error, "svhn") from error
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != len(y):
         raise damaged(
-            file, "uint8 X (height, width, channel, N) with N labels", f"{x.dtype} {x.shape}, {len(y)}", "svhn"
+            file,
+            "uint8 X (height, width, channel, N) with N labels",
+            f"{x.dtype} {x.shape}, {len(y)}",
+            "svhn",
         )
     # MATLAB counts from one, so the class of the digit 0 got the number 10.
     return Images(np.ascontiguousarray(x.transpose(3, 0, 1, 2)), np.where(y == 10, 0, y))

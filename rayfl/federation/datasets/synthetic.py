@@ -18,22 +18,27 @@ _CHUNK_VALUES = 1 << 24
 
 @component
 class Digits:
-    """The 1,797 handwritten digits inside scikit-learn (8x8 grey; Alpaydin and Kaynak 1998), split once for all."""
+    """The 1,797 handwritten digits inside scikit-learn (8x8 grey; Alpaydin and Kaynak 1998), split
+    once for all."""
 
     def load(self, root: Path) -> Dataset:
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
-        # The grey levels run from 0 to 16: stretched, so that 255 is white as in every other dataset.
+        # The grey levels run from 0 to 16: stretched, so that 255 is white as in every other
+        # dataset.
         x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
         y = bunch.target.astype(np.int64)
         train, test = holdout(y, DIGITS_TEST, np.random.default_rng(_DIGITS_SEED))
-        return Dataset("digits", Images(x[train], y[train]), Images(x[test], y[test]), tuple("0123456789"))
+        return Dataset(
+            "digits", Images(x[train], y[train]), Images(x[test], y[test]), tuple("0123456789")
+        )
 
 
 @component
 class Blobs:
-    """Images that are one random pattern a class plus Gaussian noise of standard deviation `spread` (white is 1).
+    """Images that are one random pattern a class plus Gaussian noise of standard deviation `spread`
+    (white is 1).
 
     Classes are equally frequent up to one image. Small spreads are separable, large ones are not.
     """
@@ -51,11 +56,16 @@ class Blobs:
         pixels = self.side * self.side * self.channels
         # Away from black and white, so that clipping hardly bends the noise.
         patterns = rng.uniform(0.2, 0.8, (self.classes, pixels)).astype(np.float32)
-        train, test = (self.draw(patterns, count, rng) for count in (self.samples, self.test_samples))
+        train, test = (
+            self.draw(patterns, count, rng) for count in (self.samples, self.test_samples)
+        )
         return Dataset("blobs", train, test, tuple(f"class {c}" for c in range(self.classes)))
 
     def draw(
-        self, patterns: np.ndarray[tuple[int, int], np.dtype[np.float32]], count: int, rng: np.random.Generator
+        self,
+        patterns: np.ndarray[tuple[int, int], np.dtype[np.float32]],
+        count: int,
+        rng: np.random.Generator,
     ) -> Images:
         labels: Ints = rng.permutation(np.arange(count) % self.classes)
         out: Pixels = np.empty((count, patterns.shape[1]), dtype=np.uint8)

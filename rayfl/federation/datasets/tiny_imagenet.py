@@ -1,4 +1,5 @@
-"""Tiny ImageNet (Le and Yang 2015): 200 classes at 64x64; its labelled validation images serve as the test set."""
+"""Tiny ImageNet (Le and Yang 2015): 200 classes at 64x64; its labelled validation images serve as
+the test set."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from rayfl.federation.datasets.images import decode_all, is_image
 
 @component
 class TinyImageNet(OnDisk):
-    """100,000 training and 10,000 validation images, in the published folders. Grey ones become colour."""
+    """100,000 training and 10,000 validation images, in the published folders. Grey ones become
+    colour."""
 
     folder: ClassVar[str] = "tiny-imagenet"
     form: ClassVar[str] = "the folder tiny-imagenet-200 with wnids.txt, train and val"
@@ -27,7 +29,9 @@ class TinyImageNet(OnDisk):
         base = listing.parent
         # By id, as image folders are numbered everywhere, not in the order of wnids.txt.
         ids = sorted(listing.read_text().split())
-        train = [(file, c) for c, wnid in enumerate(ids) for file in pictures(base / "train" / wnid)]
+        train = [
+            (file, c) for c, wnid in enumerate(ids) for file in pictures(base / "train" / wnid)
+        ]
         images = read(train), read(annotated(base / "val", ids))
         return verified(self, base, *images, titles(base, ids), self.expected)
 
@@ -47,12 +51,18 @@ def annotated(folder: Path, ids: list[str]) -> list[tuple[Path, int]]:
     number = {wnid: c for c, wnid in enumerate(ids)}
     listing = folder / "val_annotations.txt"
     if not listing.is_file():
-        raise DataError(broken(f"{listing} must say the validation images' classes", "no such file"))
+        raise DataError(
+            broken(f"{listing} must say the validation images' classes", "no such file")
+        )
     found = []
     for row, line in enumerate(listing.read_text().splitlines()):
         name, wnid = (*line.split("\t"), "", "")[:2]
         if wnid not in number:
-            raise damaged(listing, "lines of file and known class, parted by tabs", f"line {row + 1}: {line!r}")
+            raise damaged(
+                listing,
+                "lines of file and known class, parted by tabs",
+                f"line {row + 1}: {line!r}",
+            )
         found.append((folder / "images" / name, number[wnid]))
     return found
 

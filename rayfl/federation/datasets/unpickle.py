@@ -1,4 +1,5 @@
-"""Pickles that hold arrays, lists and strings, read without running anything that a pickle could ask for."""
+"""Pickles that hold arrays, lists and strings, read without running anything that a pickle could
+ask for."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from rayfl.federation.datasets.files import damaged
 
-# The helper has moved between numpy's private modules; every array names the one of the installed version.
+# The helper has moved between numpy's private modules; every array names the one of the installed
+# version.
 _RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
 _ALLOWED: dict[str, Any] = {
     "numpy.core.multiarray._reconstruct": _RECONSTRUCT,
@@ -37,11 +39,24 @@ def read_pickle(file: Path, dataset: str = "") -> dict[str, Any]:
     """The mapping in a pickle of Python 2 or 3, with its keys as text."""
     try:
         with file.open("rb") as stream:
-            # Latin 1 maps every byte to one character: the strings of Python 2 survive, arrays come out as bytes.
+            # Latin 1 maps every byte to one character: the strings of Python 2 survive, arrays come
+            # out as bytes.
             found = ArrayUnpickler(stream, encoding="latin1").load()
     # Damaged bytes can fail at any opcode, so with almost any exception.
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
-        raise damaged(file, "a whole pickle of arrays and lists, and of nothing that runs", error, dataset) from error
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        KeyError,
+    ) as error:
+        raise damaged(
+            file, "a whole pickle of arrays and lists, and of nothing that runs", error, dataset
+        ) from error
     if not isinstance(found, dict):
         raise damaged(file, "a pickled mapping", type(found).__name__, dataset)
-    return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in found.items()}
+    return {
+        key.decode() if isinstance(key, bytes) else str(key): value for key, value in found.items()
+    }

@@ -1,5 +1,6 @@
-"""Mini-WebVision (Li et al. 2017; Jiang et al. 2018): the first 50 classes of WebVision 1.0's Google images, labelled
-by the search that found them, with the validation images of these classes as the test set."""
+"""Mini-WebVision (Li et al. 2017; Jiang et al. 2018): the first 50 classes of WebVision 1.0's
+Google images, labelled by the search that found them, with the validation images of these classes
+as the test set."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ CLASSES = 50
 
 @component
 class WebVision(OnDisk):
-    """65,944 and 2,500 images, scaled and cut to squares of `side` pixels. About a fifth of the labels are wrong."""
+    """65,944 and 2,500 images, scaled and cut to squares of `side` pixels. About a fifth of the
+    labels are wrong."""
 
     side: Count = 32
 
@@ -33,7 +35,9 @@ class WebVision(OnDisk):
         base = listing.parent.parent
         train = self.read(base, listing)
         test = self.read(base / "val_images_256", need(self, listing.parent, "val_filelist.txt"))
-        return verified(self, base, train, test, titles(listing.parent / "synsets.txt"), self.expected)
+        return verified(
+            self, base, train, test, titles(listing.parent / "synsets.txt"), self.expected
+        )
 
     def read(self, folder: Path, listing: Path) -> Images:
         listed = [(name, label) for name, label in entries(listing, self.folder) if label < CLASSES]

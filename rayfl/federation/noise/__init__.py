@@ -1,4 +1,5 @@
-"""Label noise: which given label stands where a true one should, and how much of it each client has."""
+"""Label noise: which given label stands where a true one should, and how much of it each client
+has."""
 
 from __future__ import annotations
 

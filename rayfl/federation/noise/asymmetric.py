@@ -1,4 +1,5 @@
-"""Asymmetric label noise: a corrupted sample of one class takes the label of one certain other class."""
+"""Asymmetric label noise: a corrupted sample of one class takes the label of one certain other
+class."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from rayfl.federation.views import Corruption, Truth
 class Asymmetric:
     """A share `rate` of each client's samples of the source classes turns into its partner class.
 
-    `pairs` is a mapping source: target, or a rule: `next` (y + 1), `previous` (y - 1, the "pairflip" of FedRN's code),
-    `superclass_ring` (CIFAR-100), `cifar10-fedds` or `cifar10-fedcr`. `count` is explained at `Counting`; its n is the
-    number of a client's samples that can flip, so `per_class_floor` is FedDS's, `per_class` FedCR's, `exact` FedRN's.
-    """
+    `pairs` is a mapping source: target, or a rule: `next` (y + 1), `previous` (y - 1, the
+    "pairflip" of FedRN's code), `superclass_ring` (CIFAR-100), `cifar10-fedds` or `cifar10-fedcr`.
+    `count` is explained at `Counting`; its n is the number of a client's samples that can flip, so
+    `per_class_floor` is FedDS's, `per_class` FedCR's, `exact` FedRN's."""
 
     rate: Rate
     pairs: Rule | Annotated[dict[int, int], Field(min_length=1)]

@@ -22,10 +22,11 @@ class Clean:
 
 @component
 class Human:
-    """People's labels of CIFAR-10 or CIFAR-100 (Wei et al. 2022, CIFAR-N): `key` of `file`, such as `worse`.
+    """People's labels of CIFAR-10 or CIFAR-100 (Wei et al. 2022, CIFAR-N): `key` of `file`, such as
+    `worse`.
 
-    The file's clean labels must be those of the dataset: labels in another order would be noise of another kind.
-    """
+    The file's clean labels must be those of the dataset: labels in another order would be noise of
+    another kind."""
 
     file: Path
     key: str
@@ -49,7 +50,8 @@ class Human:
 
 @component
 class Explicit:
-    """Labels from a file (Parquet, CSV, JSON or NPY): row i of `column` is the label of training sample i."""
+    """Labels from a file (Parquet, CSV, JSON or NPY): row i of `column` is the label of training
+    sample i."""
 
     file: Path
     column: str = "label"
@@ -63,7 +65,9 @@ def at_positions(file: Path, labels: Ints, truth: Truth) -> Ints:
     """The entries of the samples at hand."""
     needed = int(truth.position.max(initial=-1)) + 1
     if len(labels) < needed:
-        raise DataError(broken(f"{file}: a label for every training sample, {needed} at least", len(labels)))
+        raise DataError(
+            broken(f"{file}: a label for every training sample, {needed} at least", len(labels))
+        )
     return labels[truth.position]
 
 

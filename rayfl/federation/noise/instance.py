@@ -1,8 +1,8 @@
-"""Instance-dependent label noise (Xia et al. 2020, arXiv:2006.07836, Alg. 2; the form used by Cheng et al. 2021).
+"""Instance-dependent label noise (Xia et al. 2020, arXiv:2006.07836, Alg. 2; the form used by Cheng
+et al. 2021).
 
-Deviation: pixels are centred, so that the direction of a flip depends on what sets an image apart, not on the mean
-image of all.
-"""
+Deviation: pixels are centred, so that the direction of a flip depends on what sets an image apart,
+not on the mean image of all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ CHUNK = 4096
 
 @component
 class Instance:
-    """Each sample flips with its own probability, a normal draw around the client's rate truncated to [0, 1].
+    """Each sample flips with its own probability, a normal draw around the client's rate truncated
+    to [0, 1].
 
-    The new class is drawn with probabilities softmax(x W_y) over the other classes, where x are the pixels in [0, 1]
-    and W_y is a random normal projection for each true class y. A client of rate 0 keeps its labels.
-    """
+    The new class is drawn with probabilities softmax(x W_y) over the other classes, where x are the
+    pixels in [0, 1] and W_y is a random normal projection for each true class y. A client of rate 0
+    keeps its labels."""
 
     rate: Rate
     std: Positive = 0.1
@@ -31,7 +32,9 @@ class Instance:
     def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
         nominal = self.rate.per_client(truth.clients, rng)
         own = nominal[truth.owner]
-        flips = np.flatnonzero((rng.random(len(own)) < truncated_normal(own, self.std, rng)) & (own > 0))
+        flips = np.flatnonzero(
+            (rng.random(len(own)) < truncated_normal(own, self.std, rng)) & (own > 0)
+        )
         given = truth.labels.copy()
         # pixels may be large or remote: they are fetched only if somebody flips
         if len(flips):
@@ -42,11 +45,15 @@ class Instance:
 def truncated_normal(mean: Floats, std: float, rng: np.random.Generator) -> Floats:
     """Draws from N(mean, std^2) cut to [0, 1], by the inverse of its distribution function."""
     low, high = ndtr(-mean / std), ndtr((1 - mean) / std)
-    drawn: Floats = np.clip(mean + std * ndtri(low + rng.random(len(mean)) * (high - low)), 0.0, 1.0)
+    drawn: Floats = np.clip(
+        mean + std * ndtri(low + rng.random(len(mean)) * (high - low)), 0.0, 1.0
+    )
     return drawn
 
 
-def directions(images: NDArray[np.uint8], labels: Ints, flips: Ints, classes: int, rng: np.random.Generator) -> Ints:
+def directions(
+    images: NDArray[np.uint8], labels: Ints, flips: Ints, classes: int, rng: np.random.Generator
+) -> Ints:
     """The wrong class of each flipped sample."""
     pixels = images.reshape(len(images), -1)
     centre = pixels.mean(axis=0)

@@ -25,10 +25,11 @@ class Part:
 
 @component
 class Mixed:
-    """Each part's noise sees its own clients only, numbered from 0: a ramp runs its full length in every part.
+    """Each part's noise sees its own clients only, numbered from 0: a ramp runs its full length in
+    every part.
 
-    Shares are dealt to consecutive clients in the order of the parts; who is left over keeps its labels.
-    """
+    Shares are dealt to consecutive clients in the order of the parts; who is left over keeps its
+    labels."""
 
     parts: Annotated[tuple[Part, ...], Field(min_length=1)]
 
@@ -58,7 +59,9 @@ def groups(parts: Sequence[Part], clients: int) -> list[Ints]:
         raise ConfigError(broken(f"noise.parts list clients in [0, {clients})", wrong[0]))
     named, times = np.unique(listed, return_counts=True)
     if (times > 1).any():
-        raise ConfigError(broken("noise.parts list a client once", f"client {named[times > 1][0]:.0f} again"))
+        raise ConfigError(
+            broken("noise.parts list a client once", f"client {named[times > 1][0]:.0f} again")
+        )
     free = np.setdiff1d(np.arange(clients), listed)
     found, share = [], 0.0
     for part in parts:

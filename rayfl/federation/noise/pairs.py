@@ -12,7 +12,8 @@ from rayfl.federation.views import Ints
 
 Rule = Literal["next", "previous", "superclass_ring", "cifar10-fedds", "cifar10-fedcr"]
 
-# truck -> automobile, bird -> airplane, deer -> horse, cat -> dog (Patrini et al. 2017); FedCR adds dog -> cat
+# truck -> automobile, bird -> airplane, deer -> horse, cat -> dog (Patrini et al. 2017); FedCR adds
+# dog -> cat
 FEDDS = {9: 1, 2: 0, 4: 7, 3: 5}
 CIFAR10 = {"cifar10-fedds": FEDDS, "cifar10-fedcr": {**FEDDS, 5: 3}}
 
@@ -45,7 +46,9 @@ def from_mapping(pairs: Mapping[int, int], classes: int) -> Ints:
     for source, target in pairs.items():
         for c in (source, target):
             if not 0 <= c < classes:
-                raise ConfigError(broken(f"noise.pairs name classes in [0, {classes})", f"{source}: {target}"))
+                raise ConfigError(
+                    broken(f"noise.pairs name classes in [0, {classes})", f"{source}: {target}")
+                )
         table[source] = target
     return table
 
@@ -63,5 +66,9 @@ def superclass_ring(classes: int) -> Ints:
 def needs_classes(rule: str, wanted: int, classes: int) -> None:
     if classes != wanted:
         raise ConfigError(
-            broken(f"noise.pairs: '{rule}' is for {wanted} classes", classes, "Write next, previous or a mapping")
+            broken(
+                f"noise.pairs: '{rule}' is for {wanted} classes",
+                classes,
+                "Write next, previous or a mapping",
+            )
         )

@@ -53,7 +53,8 @@ class Constant:
 
 @component
 class Ramp(_Interval):
-    """min + i (max - min) / clients for client i, as in FedRN: the last client stays one step below `max`."""
+    """min + i (max - min) / clients for client i, as in FedRN: the last client stays one step below
+    `max`."""
 
     min: Fraction = 0.0
     max: Fraction
@@ -64,15 +65,28 @@ class Ramp(_Interval):
 
 @component
 class Discrete:
-    """Uniform over a few values (FedDS: .1, .2, ... 1). `balanced` gives each value to equally many clients."""
+    """Uniform over a few values (FedDS: .1, .2, ... 1). `balanced` gives each value to equally many
+    clients."""
 
-    values: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    values: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.9,
+        1.0,
+    )
     balanced: bool = False
 
     def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
         values = np.array(self.values)
         if self.balanced:
-            # values are shuffled too, so that no value is favoured when they do not divide the clients
+            # values are shuffled too, so that no value is favoured when they do not divide the
+            # clients
             return rng.permutation(np.resize(rng.permutation(values), clients))
         return rng.choice(values, clients)
 
@@ -108,5 +122,7 @@ class Listed:
 
     def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
         if len(self.values) != clients:
-            raise ConfigError(broken(f"noise.rate lists one rate for each of {clients} clients", len(self.values)))
+            raise ConfigError(
+                broken(f"noise.rate lists one rate for each of {clients} clients", len(self.values))
+            )
         return np.array(self.values, np.float64)

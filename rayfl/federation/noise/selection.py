@@ -12,11 +12,18 @@ from rayfl.federation.views import Floats, Ints, Truth
 
 Bools = NDArray[np.bool_]
 Counting = Literal["exact", "per_class", "per_class_floor", "bernoulli"]
-"""How a rate r becomes a choice of samples: `exact` is floor(r n) of a client's n samples, `per_class` is round(r n_c)
-and `per_class_floor` is floor(r n_c) of its n_c samples of each class, `bernoulli` is r for every sample on its own."""
+"""How a rate r becomes a choice of samples: `exact` is floor(r n) of a client's n samples,
+`per_class` is round(r n_c) and `per_class_floor` is floor(r n_c) of its n_c samples of each class,
+`bernoulli` is r for every sample on its own."""
 
 
-def chosen(truth: Truth, rates: Floats, count: Counting, rng: np.random.Generator, able: Bools | None = None) -> Ints:
+def chosen(
+    truth: Truth,
+    rates: Floats,
+    count: Counting,
+    rng: np.random.Generator,
+    able: Bools | None = None,
+) -> Ints:
     """Positions to corrupt among the `able` samples (all, if not said), ascending."""
     among = np.arange(len(truth.labels)) if able is None else np.flatnonzero(able)
     # the choice is drawn before any target: noises of equal rate and seed pick the same samples
@@ -24,11 +31,17 @@ def chosen(truth: Truth, rates: Floats, count: Counting, rng: np.random.Generato
     if count == "bernoulli":
         return among[rng.random(len(among)) < rates[owner]]
     if count == "exact":
-        return among[drawn(owner, floor_of(rates, np.bincount(owner, minlength=truth.clients)), rng)]
+        return among[
+            drawn(owner, floor_of(rates, np.bincount(owner, minlength=truth.clients)), rng)
+        ]
     cell = owner * truth.classes + truth.labels[among]
     sizes = np.bincount(cell, minlength=truth.clients * truth.classes)
     wanted = np.repeat(rates, truth.classes)
-    quota = floor_of(wanted, sizes) if count == "per_class_floor" else np.rint(wanted * sizes).astype(np.int64)
+    quota = (
+        floor_of(wanted, sizes)
+        if count == "per_class_floor"
+        else np.rint(wanted * sizes).astype(np.int64)
+    )
     return among[drawn(cell, quota, rng)]
 
 
@@ -52,8 +65,11 @@ def first_in_order(cell: Ints, order: Ints, quota: Ints) -> Bools:
     return mask
 
 
-def class_among(allowed: Bools, row: Ints, rng: np.random.Generator, other_than: Ints | None = None) -> Ints:
-    """For each entry a uniform draw from the classes marked in `allowed[row]`, without its own `other_than`."""
+def class_among(
+    allowed: Bools, row: Ints, rng: np.random.Generator, other_than: Ints | None = None
+) -> Ints:
+    """For each entry a uniform draw from the classes marked in `allowed[row]`, without its own
+    `other_than`."""
     # one flat list of marked classes with a start for each row, in place of a loop over clients
     listed = np.nonzero(allowed)[1]
     many = allowed.sum(axis=1)

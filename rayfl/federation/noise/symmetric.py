@@ -17,10 +17,9 @@ from rayfl.federation.views import Corruption, Ints, Truth
 class Symmetric:
     """A share `rate` of each client's samples gets a uniformly random label.
 
-    `targets`: `others` are all classes but the true one; `all` includes it, so that 1 / classes of the corrupted
-    samples stay right (FedCorr); `present` are the other classes that the client itself holds (FedDS's code).
-    `count` is explained at `Counting`.
-    """
+    `targets`: `others` are all classes but the true one; `all` includes it, so that 1 / classes of
+    the corrupted samples stay right (FedCorr); `present` are the other classes that the client
+    itself holds (FedDS's code). `count` is explained at `Counting`."""
 
     rate: Rate
     targets: Literal["others", "all", "present"] = "others"
@@ -41,8 +40,9 @@ class Symmetric:
 
 @component
 class Uniform:
-    """FB-NLL's uniform model, after FedCorr: a client is noisy with probability `rho`, then each of its samples with a
-    probability ~ U(beta, 1) gets a label uniform over all classes, the true one included."""
+    """FB-NLL's uniform model, after FedCorr: a client is noisy with probability `rho`, then each of
+    its samples with a probability ~ U(beta, 1) gets a label uniform over all classes, the true one
+    included."""
 
     rho: Fraction = 0.4
     beta: Fraction = 0.2

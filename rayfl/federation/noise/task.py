@@ -16,12 +16,13 @@ from rayfl.federation.views import Corruption, Floats, Ints, Truth
 
 @component
 class Task:
-    """floor(alpha n) samples of each client get one class that is outside its task, drawn once a client.
+    """floor(alpha n) samples of each client get one class that is outside its task, drawn once a
+    client.
 
-    `independent` takes them from all of its samples, so that one of another task which already bears that class stays
-    right. `dependent` uses up the task's classes one after the other, in random order; samples of other tasks are
-    never taken. `redraw` draws the wrong class anew for each sample.
-    """
+    `independent` takes them from all of its samples, so that one of another task which already
+    bears that class stays right. `dependent` uses up the task's classes one after the other, in
+    random order; samples of other tasks are never taken. `redraw` draws the wrong class anew for
+    each sample."""
 
     mode: Literal["independent", "dependent"] = "independent"
     alpha: Rate = Constant(value=0.25)
@@ -42,13 +43,21 @@ class Task:
 def task_table(truth: Truth) -> Bools:
     """A table (clients, classes) of who is to learn what."""
     if truth.tasks is None:
-        raise ConfigError(broken("noise 'task' needs a partition with tasks", "one without", "Use partition: tasks"))
+        raise ConfigError(
+            broken(
+                "noise 'task' needs a partition with tasks", "one without", "Use partition: tasks"
+            )
+        )
     inside = np.zeros((truth.clients, truth.classes), np.bool_)
     for client, task in enumerate(truth.tasks):
         inside[client, list(task)] = True
     full = np.flatnonzero(inside.all(axis=1))
     if len(full):
-        raise ConfigError(broken("noise 'task' needs a class outside each task", f"all classes for client {full[0]}"))
+        raise ConfigError(
+            broken(
+                "noise 'task' needs a class outside each task", f"all classes for client {full[0]}"
+            )
+        )
     return inside
 
 

@@ -15,9 +15,8 @@ from rayfl.federation.views import Corruption, Floats, Truth
 class Transition:
     """Every sample of class j is given label l with probability `matrix[j][l]`, on its own.
 
-    The matrix is written out, or is the path of a .npy or .csv file. A client's nominal rate is what the matrix makes
-    of its own classes.
-    """
+    The matrix is written out, or is the path of a .npy or .csv file. A client's nominal rate is
+    what the matrix makes of its own classes."""
 
     matrix: tuple[tuple[float, ...], ...] | Path
 
@@ -30,7 +29,9 @@ class Transition:
         for row, members in zip(matrix, np.split(order, np.cumsum(sizes)[:-1]), strict=True):
             given[members] = rng.choice(truth.classes, len(members), p=row)
         held = np.bincount(truth.owner, minlength=truth.clients)
-        wrong = np.bincount(truth.owner, 1 - matrix.diagonal()[truth.labels], minlength=truth.clients)
+        wrong = np.bincount(
+            truth.owner, 1 - matrix.diagonal()[truth.labels], minlength=truth.clients
+        )
         return Corruption(given, wrong / np.maximum(held, 1))
 
 
@@ -43,18 +44,26 @@ def read_matrix(matrix: tuple[tuple[float, ...], ...] | Path) -> Floats:
             return np.asarray(np.load(matrix, allow_pickle=False), np.float64)
         return np.asarray(np.loadtxt(matrix, delimiter=",", ndmin=2), np.float64)
     except (ValueError, OSError) as error:
-        raise DataError(broken("noise.matrix: rows of equally many numbers, or a .npy or .csv file", error)) from error
+        raise DataError(
+            broken("noise.matrix: rows of equally many numbers, or a .npy or .csv file", error)
+        ) from error
 
 
 def checked(matrix: Floats, classes: int) -> Floats:
     """The matrix with rows that sum to exactly 1, or a refusal that names the row."""
     if matrix.shape != (classes, classes):
-        raise DataError(broken(f"noise.matrix is {classes} x {classes}, a row a true class", matrix.shape))
+        raise DataError(
+            broken(f"noise.matrix is {classes} x {classes}, a row a true class", matrix.shape)
+        )
     if not np.isfinite(matrix).all() or matrix.min() < 0:
         row = int(np.flatnonzero(~(matrix >= 0).all(axis=1) | ~np.isfinite(matrix).all(axis=1))[0])
-        raise DataError(broken("noise.matrix holds probabilities", f"row {row}: {matrix[row].tolist()}"))
+        raise DataError(
+            broken("noise.matrix holds probabilities", f"row {row}: {matrix[row].tolist()}")
+        )
     sums = matrix.sum(axis=1)
     off = np.flatnonzero(np.abs(sums - 1) > 1e-6)
     if len(off):
-        raise DataError(broken("noise.matrix: every row sums to 1", f"{sums[off[0]]:.6g} in row {off[0]}"))
+        raise DataError(
+            broken("noise.matrix: every row sums to 1", f"{sums[off[0]]:.6g} in row {off[0]}")
+        )
     return np.asarray(matrix / sums[:, None], np.float64)

@@ -1,4 +1,5 @@
-"""Bernoulli x Dirichlet: which classes a client may hold, then how much of each (Xu et al. 2022, FedCorr, Sec. 4.1)."""
+"""Bernoulli x Dirichlet: which classes a client may hold, then how much of each (Xu et al. 2022,
+FedCorr, Sec. 4.1)."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from rayfl.federation.views import Assignment, Ints, Pool
 
 @component
 class BernoulliDirichlet:
-    """Client k may hold class c with probability `phi`; a sample of c falls to each of its holders independently,
-    with probabilities ~ Dirichlet(alpha). A holder may still receive nothing of a class."""
+    """Client k may hold class c with probability `phi`; a sample of c falls to each of its holders
+    independently, with probabilities ~ Dirichlet(alpha). A holder may still receive nothing of a
+    class."""
 
     phi: Annotated[float, Field(gt=0, le=1)] = 0.7
     alpha: Positive = 5.0
@@ -28,14 +30,18 @@ class BernoulliDirichlet:
 
         def draw() -> Ints:
             holds = holders(pool.clients, pool.classes, self.phi, rng)
-            # independent draws for each sample, then a random deal, are multinomial counts, then the same deal
-            return np.stack([shared(mine, self.alpha, n, rng) for mine, n in zip(holds.T, sizes, strict=True)])
+            # independent draws for each sample, then a random deal, are multinomial counts, then
+            # the same deal
+            return np.stack(
+                [shared(mine, self.alpha, n, rng) for mine, n in zip(holds.T, sizes, strict=True)]
+            )
 
         return Assignment(deal_counts(pool, redrawn(draw, pool, self.min_size), rng))
 
 
 def holders(clients: int, classes: int, phi: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A table (clients, classes) of Bernoulli(phi) draws without an empty row or column: those are drawn again."""
+    """A table (clients, classes) of Bernoulli(phi) draws without an empty row or column: those are
+    drawn again."""
     holds = rng.random((clients, classes)) < phi
     for _ in range(MOST_DRAWS):
         rows, columns = ~holds.any(axis=1), ~holds.any(axis=0)

@@ -11,21 +11,27 @@ from rayfl.federation.partition.dealing import class_sizes, deal_counts, enough_
 from rayfl.federation.views import Assignment, Ints, Pool
 
 PROFILE = (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)
-"""Shares of the classes k, k+1, ... of a client of type k, in the code of FedMatch (Jeong et al. 2021)."""
+"""Shares of the classes k, k+1, ... of a client of type k, in the code of FedMatch (Jeong et al.
+2021)."""
 
 
 @component
 class Classes:
-    """Each client holds `per_client` classes, and a class is shared evenly by its holders (Li et al. 2022, NIID-Bench).
+    """Each client holds `per_client` classes, and a class is shared evenly by its holders (Li et
+    al. 2022, NIID-Bench).
 
-    Every class has a holder wherever clients x per_client allows it; classes without one stay unused."""
+    Every class has a holder wherever clients x per_client allows it; classes without one stay
+    unused."""
 
     per_client: Count = 2
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
         if self.per_client > pool.classes:
             raise ConfigError(
-                broken(f"classes.per_client is at most the number of classes ({pool.classes})", self.per_client)
+                broken(
+                    f"classes.per_client is at most the number of classes ({pool.classes})",
+                    self.per_client,
+                )
             )
         enough_samples(pool, 1)
         counts = evenly(held_classes(pool, self.per_client, rng), class_sizes(pool))
@@ -43,13 +49,16 @@ class Classes:
 
 @component
 class FedMatch10:
-    """Ten types of clients (id mod 10), each with half of its samples from one class: the profile of FedMatch.
+    """Ten types of clients (id mod 10), each with half of its samples from one class: the profile
+    of FedMatch.
 
     All clients have the same size, the largest that the classes allow; the rest stays unused."""
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
         if pool.classes != len(PROFILE):
-            raise ConfigError(broken(f"fedmatch10 needs {len(PROFILE)} classes", pool.classes, "Use dirichlet"))
+            raise ConfigError(
+                broken(f"fedmatch10 needs {len(PROFILE)} classes", pool.classes, "Use dirichlet")
+            )
         types = (np.arange(pool.classes)[:, None] - np.arange(pool.clients)) % len(PROFILE)
         shares = np.array(PROFILE)[types]
         # the addend guards whole numbers against their floating-point neighbours below
@@ -72,7 +81,9 @@ def held_classes(pool: Pool, per_client: int, rng: np.random.Generator) -> NDArr
     dealt = min(per_client, -(-pool.classes // pool.clients))
     first = np.arange(pool.clients)[:, None] * dealt + np.arange(dealt)
     liking = rng.random((pool.clients, pool.classes))
-    liking[rng.permutation(pool.clients)[:, None], rng.permutation(pool.classes)[first % pool.classes]] = -1
+    liking[
+        rng.permutation(pool.clients)[:, None], rng.permutation(pool.classes)[first % pool.classes]
+    ] = -1
     # the marked classes sort first, random likings decide the rest
     chosen = np.argsort(liking, axis=1)[:, :per_client]
     holds = np.zeros((pool.classes, pool.clients), np.bool_)
@@ -81,7 +92,8 @@ def held_classes(pool: Pool, per_client: int, rng: np.random.Generator) -> NDArr
 
 
 def evenly(holds: NDArray[np.bool_], sizes: Ints) -> Ints:
-    """Each class's size shared by its holders, one more for the first ones where it does not divide."""
+    """Each class's size shared by its holders, one more for the first ones where it does not
+    divide."""
     # a class without a holder must not divide by zero
     among = np.maximum(holds.sum(axis=1), 1)[:, None]
     rank = np.cumsum(holds, axis=1) - 1

@@ -1,4 +1,5 @@
-"""What the partitions share: shuffling inside a key, dealing by a table of counts, redrawing with an end."""
+"""What the partitions share: shuffling inside a key, dealing by a table of counts, redrawing with
+an end."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def class_sizes(pool: Pool) -> Ints:
 
 
 def deal_counts(pool: Pool, counts: Ints, rng: np.random.Generator) -> Ints:
-    """Owners such that client k holds `counts[c, k]` samples of class c, chosen at random; the rest is unused."""
+    """Owners such that client k holds `counts[c, k]` samples of class c, chosen at random; the rest
+    is unused."""
     left = class_sizes(pool) - counts.sum(axis=1)
     # what is left over is one more holder, so that a single pass deals everything
     table = np.column_stack([counts, left])
@@ -41,20 +43,24 @@ def deal_counts(pool: Pool, counts: Ints, rng: np.random.Generator) -> Ints:
 
 
 def cut(shares: Floats, total: int | Ints, rng: np.random.Generator) -> Ints:
-    """Whole numbers in proportion to the shares (last axis): `total` cut at the floor of the cumulated shares.
+    """Whole numbers in proportion to the shares (last axis): `total` cut at the floor of the
+    cumulated shares.
 
-    A random offset in [0, 1) before the floor makes the expected number of each client its share exactly; without it
-    the first of many clients, whose share is less than a sample, would hardly ever get one.
-    """
+    A random offset in [0, 1) before the floor makes the expected number of each client its share
+    exactly; without it the first of many clients, whose share is less than a sample, would hardly
+    ever get one."""
     whole = np.asarray(total, np.int64)[..., None]
-    inner = np.floor(np.cumsum(shares[..., :-1], axis=-1) * whole + rng.random(whole.shape)).astype(np.int64)
+    inner = np.floor(np.cumsum(shares[..., :-1], axis=-1) * whole + rng.random(whole.shape)).astype(
+        np.int64
+    )
     # rounding may carry a cumulated share past 1
     edges = np.minimum(inner, whole)
     return np.diff(edges, axis=-1, prepend=0, append=whole)
 
 
 def redrawn(draw: Callable[[], Ints], pool: Pool, min_size: int) -> Ints:
-    """The first table of counts (classes, clients) that leaves no client below `min_size`, each draw a fresh one."""
+    """The first table of counts (classes, clients) that leaves no client below `min_size`, each
+    draw a fresh one."""
     enough_samples(pool, min_size)
     # the bound counts draws, not seconds: the same request ends in the same way on every machine
     draws = int(np.clip(MOST_CELLS // (pool.classes * pool.clients), 10, MOST_DRAWS))

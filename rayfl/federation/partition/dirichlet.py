@@ -1,4 +1,5 @@
-"""Dirichlet skew: over the labels (Hsu, Qi & Brown 2019, arXiv:1909.06335) and over the sizes alone."""
+"""Dirichlet skew: over the labels (Hsu, Qi & Brown 2019, arXiv:1909.06335) and over the sizes
+alone."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from rayfl.federation.views import Assignment, Floats, Ints, Pool
 
 @component
 class Dirichlet:
-    """For each class, shares over the clients ~ Dirichlet(alpha), redrawn until everyone holds `min_size` samples.
+    """For each class, shares over the clients ~ Dirichlet(alpha), redrawn until everyone holds
+    `min_size` samples.
 
-    `cap` sets to 0 the share of a client that already holds samples / clients, as FedDS, MOON and NIID-Bench do.
-    `label_blind` draws over the position in the pool in place of the label: FedRN's released sampler, which yields
-    clients of unequal size and nearly equal class distribution.
-    """
+    `cap` sets to 0 the share of a client that already holds samples / clients, as FedDS, MOON and
+    NIID-Bench do. `label_blind` draws over the position in the pool in place of the label: FedRN's
+    released sampler, which yields clients of unequal size and nearly equal class distribution."""
 
     alpha: Positive
     min_size: Natural = 10
@@ -50,20 +51,26 @@ class Quantity:
         unlabelled = replace(pool, labels=np.zeros_like(pool.labels), classes=1)
 
         def draw() -> Ints:
-            return cut(rng.dirichlet(np.full(pool.clients, self.alpha), size=1), class_sizes(unlabelled), rng)
+            return cut(
+                rng.dirichlet(np.full(pool.clients, self.alpha), size=1),
+                class_sizes(unlabelled),
+                rng,
+            )
 
         return Assignment(deal_counts(unlabelled, redrawn(draw, unlabelled, self.min_size), rng))
 
 
 def capped(shares: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
-    """Counts (classes, clients), where a class passes by the clients that already hold their fair share."""
+    """Counts (classes, clients), where a class passes by the clients that already hold their fair
+    share."""
     counts = np.zeros(shares.shape, np.int64)
     # classes depend on one another through `held`, so this loop over them cannot be one array
     held = np.zeros(shares.shape[1], np.int64)
     for c, size in enumerate(sizes):
         room = held < sizes.sum() / len(held)
         open_shares = shares[c] * room
-        # a tiny alpha may put all of a class on clients that are full: those with room then share alike
+        # a tiny alpha may put all of a class on clients that are full: those with room then share
+        # alike
         if not open_shares.any():
             open_shares = room.astype(np.float64)
         counts[c] = cut(open_shares / open_shares.sum(), size, rng) if size else 0
@@ -74,4 +81,6 @@ def capped(shares: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
 def blindfolded(pool: Pool) -> Pool:
     """The pool with labels that follow the position: 0 .. 0, 1 .. 1, ..."""
     samples = len(pool.labels)
-    return replace(pool, labels=np.arange(samples, dtype=np.int64) * pool.classes // max(samples, 1))
+    return replace(
+        pool, labels=np.arange(samples, dtype=np.int64) * pool.classes // max(samples, 1)
+    )

@@ -16,9 +16,9 @@ from rayfl.federation.views import UNUSED, Assignment, Pool
 class Iid:
     """A shuffle cut into equal parts.
 
-    `remainder` says what becomes of the last `samples mod clients`: `spread` gives one each to as many clients,
-    `last` gives all to the last client (FedDS), `drop` gives them to nobody (FedCorr).
-    """
+    `remainder` says what becomes of the last `samples mod clients`: `spread` gives one each to as
+    many clients, `last` gives all to the last client (FedDS), `drop` gives them to nobody
+    (FedCorr)."""
 
     remainder: Literal["spread", "last", "drop"] = "spread"
 
@@ -36,7 +36,8 @@ class Iid:
 
 @component
 class IidPerClass:
-    """Equally many samples of each class for every client: min(cap, floor(n_c / clients)); the rest stays unused."""
+    """Equally many samples of each class for every client: min(cap, floor(n_c / clients)); the rest
+    stays unused."""
 
     cap: Count | None = None
 

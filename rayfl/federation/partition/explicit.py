@@ -16,9 +16,8 @@ from rayfl.federation.views import UNUSED, Assignment, Ints, Pool
 class Explicit:
     """`client` of each sample of the pool, in its order; -1 leaves a sample unused.
 
-    The file is Parquet, CSV, JSON or NPY. With a second column `index`, row i speaks of the sample `index[i]` and
-    samples that are not named stay unused.
-    """
+    The file is Parquet, CSV, JSON or NPY. With a second column `index`, row i speaks of the sample
+    `index[i]` and samples that are not named stay unused."""
 
     file: Path
 
@@ -30,12 +29,19 @@ class Explicit:
             index = columns["index"]
             if len(index) != len(client):
                 raise DataError(
-                    broken(f"{self.file}: as many rows of index as of client", f"{len(index)} and {len(client)}")
+                    broken(
+                        f"{self.file}: as many rows of index as of client",
+                        f"{len(index)} and {len(client)}",
+                    )
                 )
             return Assignment(placed(self.file, index, client, len(pool.labels)))
         if len(client) != len(pool.labels):
             raise DataError(
-                broken(f"{self.file}: a row for each of {len(pool.labels)} samples", len(client), "Or add 'index'")
+                broken(
+                    f"{self.file}: a row for each of {len(pool.labels)} samples",
+                    len(client),
+                    "Or add 'index'",
+                )
             )
         return Assignment(client)
 
@@ -57,4 +63,6 @@ def check_range(file: Path, name: str, values: Ints, low: int, high: int) -> Non
     wrong = np.flatnonzero((values < low) | (values >= high))
     if len(wrong):
         row = int(wrong[0])
-        raise DataError(broken(f"{file}: '{name}' lies in [{low}, {high})", f"{values[row]} at row {row}"))
+        raise DataError(
+            broken(f"{file}: '{name}' lies in [{low}, {high})", f"{values[row]} at row {row}")
+        )

@@ -18,19 +18,27 @@ from rayfl.federation.views import UNUSED, Assignment, Ints, Partition, Pool
 class Groups:
     """All samples of a group go to the same client.
 
-    Without `over`, groups are shuffled and each goes to the client that is the smallest so far (the iid case). With
-    it, that partition deals out the groups as if each were one sample of its most frequent class.
-    """
+    Without `over`, groups are shuffled and each goes to the client that is the smallest so far (the
+    iid case). With it, that partition deals out the groups as if each were one sample of its most
+    frequent class."""
 
     over: Annotated[Partition, slot(PARTITIONS)] | None = None
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
         if pool.groups is None:
-            raise ConfigError(broken("partition 'groups' needs a dataset with group ids", "none", "Use another one"))
+            raise ConfigError(
+                broken(
+                    "partition 'groups' needs a dataset with group ids", "none", "Use another one"
+                )
+            )
         # ids may have gaps, ranks among them have none
         ids, member = np.unique(pool.groups, return_inverse=True)
         if len(ids) < pool.clients:
-            raise ConfigError(broken(f"{pool.clients} clients need as many groups", len(ids), "Ask for fewer clients"))
+            raise ConfigError(
+                broken(
+                    f"{pool.clients} clients need as many groups", len(ids), "Ask for fewer clients"
+                )
+            )
         if self.over is None:
             return Assignment(to_the_smallest(np.bincount(member), pool.clients, rng)[member])
         units = replace(pool, labels=majority(member, pool), groups=None)

@@ -11,7 +11,8 @@ from rayfl.federation.views import UNUSED, Assignment, Pool
 
 @component
 class Shards:
-    """Sort by label (ties in seeded random order), cut into clients x `per_client` equal shards, deal them at random.
+    """Sort by label (ties in seeded random order), cut into clients x `per_client` equal shards,
+    deal them at random.
 
     Samples beyond the last whole shard stay unused."""
 

@@ -1,4 +1,5 @@
-"""Columns of whole numbers out of a user's file: Parquet, CSV with a header, JSON, or a NumPy array."""
+"""Columns of whole numbers out of a user's file: Parquet, CSV with a header, JSON, or a NumPy
+array."""
 
 from __future__ import annotations
 
@@ -17,9 +18,12 @@ Columns = Mapping[str, Any]
 
 
 def read_columns(path: Path, only: str) -> dict[str, Ints]:
-    """Every column of the file that holds whole numbers; `only` names the column of a file that has just one."""
+    """Every column of the file that holds whole numbers; `only` names the column of a file that has
+    just one."""
     if path.suffix not in READERS:
-        raise DataError(broken(f"{path}: a table is one of {', '.join(READERS)}", path.suffix or "no suffix"))
+        raise DataError(
+            broken(f"{path}: a table is one of {', '.join(READERS)}", path.suffix or "no suffix")
+        )
     if not path.is_file():
         raise DataError(broken(f"{path}: the file exists", "nothing there", "Correct the path"))
     try:
@@ -28,7 +32,11 @@ def read_columns(path: Path, only: str) -> dict[str, Ints]:
         raise DataError(broken(f"{path}: a readable {path.suffix} table", error)) from error
     if only not in columns:
         raise DataError(broken(f"{path}: a column '{only}'", f"columns {sorted(columns)}"))
-    return {name: whole(path, name, values) for name, values in columns.items() if name in {only, "index"}}
+    return {
+        name: whole(path, name, values)
+        for name, values in columns.items()
+        if name in {only, "index"}
+    }
 
 
 def whole(path: Path, name: str, values: Any) -> Ints:
@@ -38,9 +46,15 @@ def whole(path: Path, name: str, values: Any) -> Ints:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(broken(f"{path}: column '{name}' holds whole numbers", error)) from error
-    wrong = np.flatnonzero(numbers != np.rint(numbers)) if numbers.ndim == 1 else np.zeros(1, np.int64)
+    wrong = (
+        np.flatnonzero(numbers != np.rint(numbers)) if numbers.ndim == 1 else np.zeros(1, np.int64)
+    )
     if len(wrong):
-        got = f"{numbers.ravel()[wrong[0]]} at row {wrong[0]}" if numbers.ndim == 1 else f"shape {numbers.shape}"
+        got = (
+            f"{numbers.ravel()[wrong[0]]} at row {wrong[0]}"
+            if numbers.ndim == 1
+            else f"shape {numbers.shape}"
+        )
         raise DataError(broken(f"{path}: column '{name}' holds whole numbers", got))
     return numbers.astype(np.int64)
 
@@ -64,7 +78,10 @@ def read_parquet(path: Path, only: str) -> Columns:
     import pyarrow.parquet as pq
 
     names = pq.read_schema(path).names
-    return {name: pq.read_table(path, columns=[name])[name].to_numpy() for name in {only, "index"} & set(names)}
+    return {
+        name: pq.read_table(path, columns=[name])[name].to_numpy()
+        for name in {only, "index"} & set(names)
+    }
 
 
 READERS: dict[str, Callable[[Path, str], Columns]] = {

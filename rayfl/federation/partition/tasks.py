@@ -22,19 +22,21 @@ PRESETS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 @component
 class Tasks:
-    """Consecutive clients form a task (sizes differ by one at most) and share the samples of its classes.
+    """Consecutive clients form a task (sizes differ by one at most) and share the samples of its
+    classes.
 
-    A share `impurity` of each task's samples (rounded down) is set aside first; all of it together is shuffled and
-    dealt to every client, those of its own task included. Classes of no task stay unused. `tasks` is a list of lists
-    of classes or the name of a preset.
-    """
+    A share `impurity` of each task's samples (rounded down) is set aside first; all of it together
+    is shuffled and dealt to every client, those of its own task included. Classes of no task stay
+    unused. `tasks` is a list of lists of classes or the name of a preset."""
 
     tasks: str | tuple[tuple[int, ...], ...]
     impurity: Fraction = 0.08
 
     @field_validator("tasks")
     @classmethod
-    def _disjoint(cls, tasks: str | tuple[tuple[int, ...], ...]) -> str | tuple[tuple[int, ...], ...]:
+    def _disjoint(
+        cls, tasks: str | tuple[tuple[int, ...], ...]
+    ) -> str | tuple[tuple[int, ...], ...]:
         check_disjoint(preset(tasks))
         return tasks
 
@@ -54,7 +56,9 @@ class Tasks:
             aside.append(samples[:kept_back])
         impure = rng.permutation(np.concatenate(aside))
         owner[impure] = dealt(pool.clients, len(impure))
-        return Assignment(owner, tuple(task for task, team in zip(tasks, teams, strict=True) for _ in team))
+        return Assignment(
+            owner, tuple(task for task, team in zip(tasks, teams, strict=True) for _ in team)
+        )
 
 
 def preset(tasks: str | tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -62,14 +66,20 @@ def preset(tasks: str | tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], .
     if not isinstance(tasks, str):
         return tasks
     if tasks not in PRESETS:
-        raise ValueError(broken(f"tasks is one of {', '.join(PRESETS)}, or lists", tasks, nearest(tasks, PRESETS)))
+        raise ValueError(
+            broken(
+                f"tasks is one of {', '.join(PRESETS)}, or lists", tasks, nearest(tasks, PRESETS)
+            )
+        )
     return PRESETS[tasks]
 
 
 def check_disjoint(tasks: tuple[tuple[int, ...], ...]) -> None:
     every = [c for task in tasks for c in task]
     if not tasks or not all(tasks) or len(set(every)) < len(every):
-        raise ValueError(broken("tasks are lists of classes, none empty and no class in two", tasks))
+        raise ValueError(
+            broken("tasks are lists of classes, none empty and no class in two", tasks)
+        )
 
 
 def check_fit(tasks: tuple[tuple[int, ...], ...], pool: Pool) -> None:
@@ -80,5 +90,9 @@ def check_fit(tasks: tuple[tuple[int, ...], ...], pool: Pool) -> None:
         raise ConfigError(broken(f"tasks name classes in [0, {pool.classes})", wrong))
     if len(tasks) > pool.clients:
         raise ConfigError(
-            broken(f"each of {len(tasks)} tasks needs a client", f"{pool.clients} clients", "Ask for more clients")
+            broken(
+                f"each of {len(tasks)} tasks needs a client",
+                f"{pool.clients} clients",
+                "Ask for more clients",
+            )
         )

@@ -1,4 +1,5 @@
-"""Augmentation of whole batches of raw images, on the device where they lie, seeded by the caller's generator."""
+"""Augmentation of whole batches of raw images, on the device where they lie, seeded by the caller's
+generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an augmentation is: a change of whole batches, drawn for each image from the given generator alone.
+"""What an augmentation is: a change of whole batches, drawn for each image from the given generator
+alone.
 
 No torch here: configurations name augmentations in processes that never train.
 """
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Augmentation(Protocol):
-    """A random change of raw images (N, C, H, W) with values in [0, 255]; normalisation comes afterwards.
+    """A random change of raw images (N, C, H, W) with values in [0, 255]; normalisation comes
+    afterwards.
 
-    What only moves pixels keeps the type of `x`; everything else returns float32 in [0, 255]. The memory format is
-    that of `x`, which is never written to.
-    """
+    What only moves pixels keeps the type of `x`; everything else returns float32 in [0, 255]. The
+    memory format is that of `x`, which is never written to."""
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor: ...
 

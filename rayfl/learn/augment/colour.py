@@ -1,8 +1,7 @@
 """Changes of colour, each image by its own amount.
 
-uint8 images stay uint8, with torchvision's conventions about cutting off fractions; float images stay float and are
-not rounded. Values stay in [0, 255].
-"""
+uint8 images stay uint8, with torchvision's conventions about cutting off fractions; float images
+stay float and are not rounded. Values stay in [0, 255]."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ def grey(x: Tensor) -> Tensor:
 
 
 def blend(x: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
-    """`factor` of the image and 1 - `factor` of the other one: 1 leaves it, 0 replaces it, above 1 moves away."""
+    """`factor` of the image and 1 - `factor` of the other one: 1 leaves it, 0 replaces it, above 1
+    moves away."""
     factor = per_image(factor, x)
     mixed = factor * x
     mixed += (1 - factor) * other
@@ -48,11 +48,12 @@ def saturation(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue of float images by a share of the colour circle; nothing happens to a grey image.
+    """Turn the hue of float images by a share of the colour circle; nothing happens to a grey
+    image.
 
-    A channel of an HSV colour is v - chroma * t, with t in [0, 1] a trapezium over the distance on the circle between
-    the hue and the channel's own place (Smith, Color gamut transform pairs, SIGGRAPH 1978).
-    """
+    A channel of an HSV colour is v - chroma * t, with t in [0, 1] a trapezium over the distance on
+    the circle between the hue and the channel's own place (Smith, Color gamut transform pairs,
+    SIGGRAPH 1978)."""
     if x.shape[1] == 1:
         return x
     red, green, blue = x.unbind(1)
@@ -101,7 +102,9 @@ def equalize(x: Tensor) -> Tensor:
     """Flatten the histogram of each channel of uint8 images, as PIL does."""
     planes = x.flatten(2).flatten(0, 1).long()
     offset = GREY_LEVELS * torch.arange(len(planes), device=x.device)[:, None]
-    counts = torch.bincount((planes + offset).flatten(), minlength=GREY_LEVELS * len(planes)).view(-1, GREY_LEVELS)
+    counts = torch.bincount((planes + offset).flatten(), minlength=GREY_LEVELS * len(planes)).view(
+        -1, GREY_LEVELS
+    )
     last = counts.gather(1, planes.amax(1, keepdim=True))
     step = (planes.shape[1] - last) // (GREY_LEVELS - 1)
     before = counts.cumsum(1) - counts

@@ -1,4 +1,5 @@
-"""Random crop out of a padded image, and random horizontal flip: the usual augmentation for small images."""
+"""Random crop out of a padded image, and random horizontal flip: the usual augmentation for small
+images."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Mode = Literal["zero", "reflect"]
 
 @component
 class CropFlip:
-    """Crop of the original size at a uniform offset out of the image padded on all sides, then a flip.
+    """Crop of the original size at a uniform offset out of the image padded on all sides, then a
+    flip.
 
     padding 0 and flip 0 leave the images as they are.
     """
@@ -50,7 +52,8 @@ def random_flip(x: Tensor, heads: float, generator: torch.Generator) -> Tensor:
 
 
 def padded(x: Tensor, by: int, mode: Mode) -> Tensor:
-    """Images with `by` more pixels on each side: black, or the mirror image without the border pixel itself."""
+    """Images with `by` more pixels on each side: black, or the mirror image without the border
+    pixel itself."""
     if mode == "zero":
         return F.pad(x, (by,) * 4)
     height, width = x.shape[2:]
@@ -61,7 +64,8 @@ def padded(x: Tensor, by: int, mode: Mode) -> Tensor:
 
 
 def mirrored(x: Tensor, by: int, axis: int) -> Tensor:
-    """`by` more pixels on both ends of an axis; torch's own reflection does not take uint8 on every device."""
+    """`by` more pixels on both ends of an axis; torch's own reflection does not take uint8 on every
+    device."""
     side = x.shape[axis]
     before, after = x.narrow(axis, 1, by), x.narrow(axis, side - 1 - by, by)
     return torch.cat((before.flip(axis), x, after.flip(axis)), axis)

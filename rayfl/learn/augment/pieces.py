@@ -1,8 +1,8 @@
 """What augmentations are made of: draws, shapes, and the choice of an operation for each image.
 
-Draws are made where the generator lives and moved to the images afterwards. A CPU generator therefore gives the
-same crops and colours to images on any device, and grouping images by a drawn operation costs no synchronisation.
-"""
+Draws are made where the generator lives and moved to the images afterwards. A CPU generator
+therefore gives the same crops and colours to images on any device, and grouping images by a drawn
+operation costs no synchronisation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def coins(n: int, generator: torch.Generator, heads: float) -> Tensor:
 
 
 def per_image(values: Tensor, x: Tensor) -> Tensor:
-    """A vector with one entry an image, on the device of `x` and shaped to broadcast over (C, H, W)."""
+    """A vector with one entry an image, on the device of `x` and shaped to broadcast over (C, H,
+    W)."""
     return values.to(x.device).view(-1, 1, 1, 1)
 
 
@@ -42,7 +43,9 @@ def laid_out_like(out: Tensor, x: Tensor) -> Tensor:
     return out.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
-def apply_by_choice_(x: Tensor, choice: Tensor, amounts: Sequence[Tensor], operations: Sequence[Operation]) -> None:
+def apply_by_choice_(
+    x: Tensor, choice: Tensor, amounts: Sequence[Tensor], operations: Sequence[Operation]
+) -> None:
     """Replace image i by operation `choice[i]` of it, by `amounts[choice[i]][i]`; -1 leaves it.
 
     All images that share an operation share one call.
@@ -57,7 +60,9 @@ def apply_by_choice_(x: Tensor, choice: Tensor, amounts: Sequence[Tensor], opera
 def check_batch(name: str, x: Tensor) -> None:
     """Refuse what is not a batch of images."""
     if x.ndim != 4:
-        raise DataError(broken(f"{name} takes a batch of images (N, C, H, W)", f"shape {tuple(x.shape)}"))
+        raise DataError(
+            broken(f"{name} takes a batch of images (N, C, H, W)", f"shape {tuple(x.shape)}")
+        )
 
 
 def check_colours(name: str, x: Tensor) -> None:

@@ -1,9 +1,10 @@
-"""Random resized crop (Szegedy et al., Going deeper with convolutions, CVPR 2015), for a whole batch at once.
+"""Random resized crop (Szegedy et al., Going deeper with convolutions, CVPR 2015), for a whole
+batch at once.
 
-Resizing is separable and linear, so that cropping, resizing and flipping image i is `rows_i @ image_i @ columns_i^T`
-with two small matrices of interpolation weights. The weights are those of antialiased bilinear interpolation: a
-triangle as wide as the larger of one input and one output pixel, cut off at the crop's border.
-"""
+Resizing is separable and linear, so that cropping, resizing and flipping image i is `rows_i @
+image_i @ columns_i^T` with two small matrices of interpolation weights. The weights are those of
+antialiased bilinear interpolation: a triangle as wide as the larger of one input and one output
+pixel, cut off at the crop's border."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Boxes(NamedTuple):
 
 @component
 class ResizeCrop:
-    """A crop of random area and aspect ratio, resized to `side` (None: the size of the images), then a flip."""
+    """A crop of random area and aspect ratio, resized to `side` (None: the size of the images),
+    then a flip."""
 
     side: Count | None = None
     scale: AreaRange = (0.08, 1.0)
@@ -64,10 +66,15 @@ def random_boxes(
     ratio: tuple[float, float],
     generator: torch.Generator,
 ) -> Boxes:
-    """The first of ten random shapes that fits, else the largest centred crop with an allowed aspect ratio."""
+    """The first of ten random shapes that fits, else the largest centred crop with an allowed
+    aspect ratio."""
     full_height, full_width = size
     area = full_height * full_width * uniform(ATTEMPTS * n, generator, *scale).view(ATTEMPTS, n)
-    aspect = uniform(ATTEMPTS * n, generator, math.log(ratio[0]), math.log(ratio[1])).view(ATTEMPTS, n).exp()
+    aspect = (
+        uniform(ATTEMPTS * n, generator, math.log(ratio[0]), math.log(ratio[1]))
+        .view(ATTEMPTS, n)
+        .exp()
+    )
     width, height = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
     fits = (width > 0) & (width <= full_width) & (height > 0) & (height <= full_height)
     first = fits.int().argmax(0, keepdim=True)
@@ -75,14 +82,22 @@ def random_boxes(
     top = torch.floor(uniform(n, generator) * (full_height - height + 1))
     left = torch.floor(uniform(n, generator) * (full_width - width + 1))
     drawn = Boxes(top, left, height, width)
-    return Boxes(*(torch.where(fitted, *pair) for pair in zip(drawn, central_box(n, size, ratio, top), strict=True)))
+    return Boxes(
+        *(
+            torch.where(fitted, *pair)
+            for pair in zip(drawn, central_box(n, size, ratio, top), strict=True)
+        )
+    )
 
 
 def central_box(n: int, size: tuple[int, int], ratio: tuple[float, float], like: Tensor) -> Boxes:
     """The largest centred crop whose aspect ratio lies in `ratio`, `n` times."""
     full_height, full_width = size
     aspect = min(max(full_width / full_height, ratio[0]), ratio[1])
-    height, width = min(full_height, round(full_width / aspect)), min(full_width, round(full_height * aspect))
+    height, width = (
+        min(full_height, round(full_width / aspect)),
+        min(full_width, round(full_height * aspect)),
+    )
     corner = ((full_height - height) // 2, (full_width - width) // 2)
     return Boxes(*(like.new_full((n,), side) for side in (*corner, height, width)))
 
@@ -100,7 +115,8 @@ def resized_crop(x: Tensor, boxes: Boxes, size: tuple[int, int], flipped: Tensor
 
 
 def interpolation(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
-    """Weights (N, size, side) that resize the pixels [start, start + length) of an axis to `size` pixels."""
+    """Weights (N, size, side) that resize the pixels [start, start + length) of an axis to `size`
+    pixels."""
     stretch = length / size
     steps = torch.arange(size, device=start.device) + 0.5
     centre = start[:, None] + steps * stretch[:, None]

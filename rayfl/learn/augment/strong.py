@@ -1,7 +1,9 @@
-"""The strong view of FixMatch (Sohn et al., NeurIPS 2020): crop, flip, RandAugment (Cubuk et al., 2020) and Cutout.
+"""The strong view of FixMatch (Sohn et al., NeurIPS 2020): crop, flip, RandAugment (Cubuk et al.,
+2020) and Cutout.
 
-RandAugment's fourteen operations and their ranges are torchvision's, and so are the results on uint8 images, bit for
-bit where nothing is interpolated. Differences from torchvision's `RandAugment(n, m)`:
+RandAugment's fourteen operations and their ranges are torchvision's, and so are the results on
+uint8 images, bit for bit where nothing is interpolated. Differences from torchvision's
+`RandAugment(n, m)`:
 
 1. Every image draws its own operations (torchvision draws once for a whole batch tensor).
 2. `least` below `m` lets each image draw its magnitude from {least, ..., m}.
@@ -21,7 +23,14 @@ from rayfl.component import Fraction, Natural, component
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.augment import colour
 from rayfl.learn.augment.crop import CropFlip
-from rayfl.learn.augment.pieces import Operation, apply_by_choice_, check_colours, coins, integers, laid_out_like
+from rayfl.learn.augment.pieces import (
+    Operation,
+    apply_by_choice_,
+    check_colours,
+    coins,
+    integers,
+    laid_out_like,
+)
 
 TOP = 30
 MID_GREY = 127
@@ -31,7 +40,8 @@ Magnitude = Annotated[int, Field(ge=0, le=TOP)]
 
 @component
 class Strong:
-    """Weak crop and flip, `n` random operations at magnitude `m` of 30, one grey square of side `cutout`.
+    """Weak crop and flip, `n` random operations at magnitude `m` of 30, one grey square of side
+    `cutout`.
 
     n 0, cutout 0, padding 0 and flip 0 leave the images as they are.
     """
@@ -45,11 +55,14 @@ class Strong:
 
     def __post_init__(self) -> None:
         if self.least is not None and self.least > self.m:
-            raise ConfigError(broken(f"strong.least must not exceed strong.m ({self.m})", self.least))
+            raise ConfigError(
+                broken(f"strong.least must not exceed strong.m ({self.m})", self.least)
+            )
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_colours("strong", x)
-        # equalising and posterising are defined on 256 levels; by way of float it is a copy, free to be written to
+        # equalising and posterising are defined on 256 levels; by way of float it is a copy, free
+        # to be written to
         out = x.float().round().to(torch.uint8).contiguous()
         out = CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(out, generator)
         for _ in range(self.n):
@@ -58,7 +71,8 @@ class Strong:
 
 
 def random_operation_(x: Tensor, least: int, most: int, generator: torch.Generator) -> None:
-    """Apply one of the operations to each image, at a magnitude in {least, ..., most} and with a random sign."""
+    """Apply one of the operations to each image, at a magnitude in {least, ..., most} and with a
+    random sign."""
     choice = integers(len(x), generator, len(OPERATIONS))
     strength = (least + integers(len(x), generator, most - least + 1)) / TOP
     signed = torch.where(coins(len(x), generator, 0.5), strength, -strength)
@@ -67,7 +81,8 @@ def random_operation_(x: Tensor, least: int, most: int, generator: torch.Generat
 
 
 def random_cutout(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """A mid-grey square around a uniform pixel of each image, cut off at the border (DeVries and Taylor, 2017)."""
+    """A mid-grey square around a uniform pixel of each image, cut off at the border (DeVries and
+    Taylor, 2017)."""
     if side == 0:
         return x
     down, across = (inside(len(x), length, side, generator).to(x.device) for length in x.shape[2:])
@@ -75,13 +90,19 @@ def random_cutout(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
 
 
 def inside(n: int, length: int, side: int, generator: torch.Generator) -> Tensor:
-    """Which of `length` positions lie within a stretch of `side` around a uniform one, (n, length)."""
-    offset = torch.arange(length, device=generator.device) - integers(n, generator, length)[:, None] + side // 2
+    """Which of `length` positions lie within a stretch of `side` around a uniform one, (n,
+    length)."""
+    offset = (
+        torch.arange(length, device=generator.device)
+        - integers(n, generator, length)[:, None]
+        + side // 2
+    )
     return (offset >= 0) & (offset < side)
 
 
 def warp(x: Tensor, matrix: Tensor) -> Tensor:
-    """Look up each pixel at `matrix` (N, 2, 3) times its centre (x, y, 1), measured from the image's; black outside."""
+    """Look up each pixel at `matrix` (N, 2, 3) times its centre (x, y, 1), measured from the
+    image's; black outside."""
     height, width = x.shape[2:]
     down = torch.arange(height, device=x.device)[:, None] - (height - 1) / 2
     across = torch.arange(width, device=x.device) - (width - 1) / 2
@@ -97,7 +118,9 @@ def warp(x: Tensor, matrix: Tensor) -> Tensor:
 
 def affine(rows: list[list[Tensor | float]], like: Tensor) -> Tensor:
     """The matrices (N, 2, 3) with these entries, each a number or one number an image."""
-    return torch.stack([torch.stack([like.new_zeros(len(like)) + entry for entry in row], 1) for row in rows], 1)
+    return torch.stack(
+        [torch.stack([like.new_zeros(len(like)) + entry for entry in row], 1) for row in rows], 1
+    )
 
 
 def shear_x(x: Tensor, strength: Tensor) -> Tensor:
@@ -132,7 +155,17 @@ def rotate(x: Tensor, strength: Tensor) -> Tensor:
 
 
 SIGNED = frozenset(
-    ("shear_x", "shear_y", "translate_x", "translate_y", "rotate", "brightness", "colour", "contrast", "sharpness")
+    (
+        "shear_x",
+        "shear_y",
+        "translate_x",
+        "translate_y",
+        "rotate",
+        "brightness",
+        "colour",
+        "contrast",
+        "sharpness",
+    )
 )
 OPERATIONS: dict[str, Operation] = {
     "identity": lambda x, _: x,

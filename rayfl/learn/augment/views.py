@@ -1,7 +1,7 @@
 """The two gentle views of semi-supervised and contrastive learning.
 
-Contrastive: the recipe of SimCLR (Chen et al., ICML 2020) with the strengths that CTRR (Yi et al., CVPR 2022) uses
-for 32x32 images. Weak: crop and flip, as in FixMatch (Sohn et al., NeurIPS 2020).
+Contrastive: the recipe of SimCLR (Chen et al., ICML 2020) with the strengths that CTRR (Yi et al.,
+CVPR 2022) uses for 32x32 images. Weak: crop and flip, as in FixMatch (Sohn et al., NeurIPS 2020).
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from torch import Tensor
 from rayfl.component import Fraction, Natural, component
 from rayfl.learn.augment.colour import brightness, contrast, grey, hue, saturation
 from rayfl.learn.augment.crop import CropFlip
-from rayfl.learn.augment.pieces import apply_by_choice_, check_colours, coins, laid_out_like, per_image, uniform
+from rayfl.learn.augment.pieces import (
+    apply_by_choice_,
+    check_colours,
+    coins,
+    laid_out_like,
+    per_image,
+    uniform,
+)
 from rayfl.learn.augment.resize import AreaRange, AspectRange, ResizeCrop
 
 
@@ -20,8 +27,8 @@ from rayfl.learn.augment.resize import AreaRange, AspectRange, ResizeCrop
 class Contrastive:
     """Resized crop, flip, colour jitter, greyscale. Call it twice for two views of the same images.
 
-    Jitter applies its four changes in an order that each image draws for itself, without rounding in between.
-    """
+    Jitter applies its four changes in an order that each image draws for itself, without rounding
+    in between."""
 
     scale: AreaRange = (0.2, 1.0)
     ratio: AspectRange = (3 / 4, 4 / 3)
@@ -36,7 +43,9 @@ class Contrastive:
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_colours("contrastive", x)
         # colours are cheaper while each channel lies in one piece
-        out = ResizeCrop(scale=self.scale, ratio=self.ratio, flip=self.flip)(x.contiguous(), generator)
+        out = ResizeCrop(scale=self.scale, ratio=self.ratio, flip=self.flip)(
+            x.contiguous(), generator
+        )
         chosen = coins(len(x), generator, self.jitter)
         jitter_(out, chosen, (self.brightness, self.contrast, self.saturation, self.hue), generator)
         greyed = per_image(coins(len(x), generator, self.greyscale), x)
@@ -45,7 +54,8 @@ class Contrastive:
 
 @component
 class Weak:
-    """Crop out of the reflected image and flip; `ctrr` replaces the crop by the resized crop of CTRR's code."""
+    """Crop out of the reflected image and flip; `ctrr` replaces the crop by the resized crop of
+    CTRR's code."""
 
     padding: Natural = 4
     flip: Fraction = 0.5
@@ -58,11 +68,17 @@ class Weak:
 
 
 def jitter_(
-    x: Tensor, chosen: Tensor, strengths: tuple[float, float, float, float], generator: torch.Generator
+    x: Tensor,
+    chosen: Tensor,
+    strengths: tuple[float, float, float, float],
+    generator: torch.Generator,
 ) -> None:
-    """Change brightness, contrast, saturation and hue of the chosen images by random amounts in random orders."""
+    """Change brightness, contrast, saturation and hue of the chosen images by random amounts in
+    random orders."""
     *factors, turn = (uniform(len(x), generator, -strength, strength) for strength in strengths)
     amounts = [*(1 + factor for factor in factors), turn]
-    order = torch.rand(len(x), len(amounts), generator=generator, device=generator.device).argsort(1)
+    order = torch.rand(len(x), len(amounts), generator=generator, device=generator.device).argsort(
+        1
+    )
     for choice in order.masked_fill(~chosen[:, None], -1).unbind(1):
         apply_by_choice_(x, choice, amounts, (brightness, contrast, saturation, hue))

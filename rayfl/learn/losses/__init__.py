@@ -1,7 +1,7 @@
 """Losses of the methods, one a file: pure functions of tensors.
 
-Unless the loss is a property of the whole batch they return one value an image; the caller averages.
-"""
+Unless the loss is a property of the whole batch they return one value an image; the caller
+averages."""
 
 from __future__ import annotations
 

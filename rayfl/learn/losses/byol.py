@@ -2,8 +2,8 @@
 
     L_j = || q_j/||q_j|| - z_j/||z_j|| ||^2 = 2 - 2 cos(q_j, z_j)   in [0, 4]
 
-q is the online network's prediction for one view, z the target network's projection of the other, held constant.
-"""
+q is the online network's prediction for one view, z the target network's projection of the other,
+held constant."""
 
 from __future__ import annotations
 
@@ -18,5 +18,6 @@ def byol(q: Tensor, z: Tensor) -> Tensor:
 
 
 def byol_symmetric(q1: Tensor, q2: Tensor, z1: Tensor, z2: Tensor) -> Tensor:
-    """Prediction of each view against the projection of the other one, summed; one loss an image."""
+    """Prediction of each view against the projection of the other one, summed; one loss an
+    image."""
     return byol(q1, z2) + byol(q2, z1)

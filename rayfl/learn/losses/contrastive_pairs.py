@@ -1,12 +1,12 @@
-"""The contrastive loss over confident pairs of FedCR (eq. 4), after CTRR (Yi et al., CVPR 2022, arXiv 2203.01785).
+"""The contrastive loss over confident pairs of FedCR (eq. 4), after CTRR (Yi et al., CVPR 2022,
+arXiv 2203.01785).
 
     L_cr = sum_{j,k} M_jk * ( log(1 - S_jk) + log(1 - S_kj) ),   S_jk = cos(q_j, z_k),   M_jk = [ p_j . p_k >= eta ]
 
-q are the online network's predictions for one view, z the target network's projections of the other view, p the
-classifier's probabilities for a weak view; z and p are held constant. The loss is minimised and is negative once pairs
-point the same way. log(1 - S) has no lower bound as S -> 1, so 1 - S never counts as less than `delta`; below it
-the gradient is 0.
-"""
+q are the online network's predictions for one view, z the target network's projections of the other
+view, p the classifier's probabilities for a weak view; z and p are held constant. The loss is
+minimised and is negative once pairs point the same way. log(1 - S) has no lower bound as S -> 1, so
+1 - S never counts as less than `delta`; below it the gradient is 0."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def contrastive_pairs(
 ) -> Tensor:
     """The loss of a batch; both orders of a pair count, as in the equation.
 
-    `force_diag` selects an image's own two views however unsure the classifier is. `row_mean` averages over the pairs
-    of an image, then over the batch; `pair_mean` over all pairs; `sum` is the equation as printed. `diag="neg_cos"`
-    replaces log(1 - S) by -S on the diagonal. 0, with a graph, if no pair is selected.
-    """
+    `force_diag` selects an image's own two views however unsure the classifier is. `row_mean`
+    averages over the pairs of an image, then over the batch; `pair_mean` over all pairs; `sum` is
+    the equation as printed. `diag="neg_cos"` replaces log(1 - S) by -S on the diagonal. 0, with a
+    graph, if no pair is selected."""
     similarity = cosines(q, z.detach())
     value = (1 - similarity).clamp(min=delta).log()
     if diag == "neg_cos":
@@ -52,10 +52,10 @@ def contrastive_pairs(
 def ctrr_pairs(q: Tensor, z: Tensor, p: Tensor, eta: float = 0.8, delta: float = 1e-6) -> Tensor:
     """The loss as CTRR's public code computes it, with the one guard that it lacks.
 
-    Coordinates are clamped to [1e-4, 1 - 1e-4] after normalisation, which deletes negative ones; the diagonal is
-    -S; pairs count in one direction, weighted by p_j . p_k; every entry is raised by 2. Added here: 1 - S counts as at
-    least `delta`, where the original takes the logarithm of 0 and multiplies it by a masked 0.
-    """
+    Coordinates are clamped to [1e-4, 1 - 1e-4] after normalisation, which deletes negative ones;
+    the diagonal is -S; pairs count in one direction, weighted by p_j . p_k; every entry is raised
+    by 2. Added here: 1 - S counts as at least `delta`, where the original takes the logarithm of 0
+    and multiplies it by a masked 0."""
     online, target = (unit(side).clamp(CTRR_LOW, CTRR_HIGH) for side in (q, z.detach()))
     with torch.autocast(q.device.type, enabled=False):
         similarity = online @ target.mT

@@ -9,7 +9,8 @@ SHORTEST = 1e-12
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows of length 1, in float32 or better. A row shorter than 1e-12 becomes 0 and passes no gradient."""
+    """Rows of length 1, in float32 or better. A row shorter than 1e-12 becomes 0 and passes no
+    gradient."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     long_enough = length > SHORTEST

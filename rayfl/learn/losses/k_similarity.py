@@ -2,9 +2,9 @@
 
     L_j = -log( sum_{k in N(j)} exp(a_jk) / sum_l exp(a_jl) ),   a_jk = cos(z_j, z_k) / T
 
-N(j) are the K images of the batch that a frozen, self-supervised encoder finds most similar to image j. The network's
-features z are drawn towards the features of these neighbours, whatever the labels say. Features are normalised.
-"""
+N(j) are the K images of the batch that a frozen, self-supervised encoder finds most similar to
+image j. The network's features z are drawn towards the features of these neighbours, whatever the
+labels say. Features are normalised."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from rayfl.learn.losses.cosine import cosines
 def k_similarity(
     z: Tensor, reference: Tensor, k: int = 4, temperature: float = 0.3, self_in_den: bool = True
 ) -> Tensor:
-    """One loss an image: `z` are the network's features, `reference` the frozen encoder's of the same images.
+    """One loss an image: `z` are the network's features, `reference` the frozen encoder's of the
+    same images.
 
-    `self_in_den` counts image j itself in the denominator, as the equation is printed. A batch of m <= k images uses
-    m - 1 neighbours, and a single image has loss 0.
-    """
+    `self_in_den` counts image j itself in the denominator, as the equation is printed. A batch of m
+    <= k images uses m - 1 neighbours, and a single image has loss 0."""
     if not temperature > 0:
-        raise ConfigError(broken("the temperature of the K-similarity loss must be positive", temperature))
+        raise ConfigError(
+            broken("the temperature of the K-similarity loss must be positive", temperature)
+        )
     neighbours = nearest_in_batch(reference, k)
     if neighbours.shape[1] == 0:
         return 0.0 * z.sum(-1)
@@ -37,14 +39,21 @@ def k_similarity(
 
 @torch.no_grad()
 def nearest_in_batch(reference: Tensor, k: int) -> Tensor:
-    """Indices (m, min(k, m - 1)) of the most similar other images, nearest first; of equals the lower index first."""
+    """Indices (m, min(k, m - 1)) of the most similar other images, nearest first; of equals the
+    lower index first."""
     if k < 1:
         raise ConfigError(broken("the K-similarity loss needs k of at least 1", k))
     # masking the image itself, not dropping the first column: a duplicate may sort before it
-    ranking = without_self(cosines(reference, reference)).sort(dim=1, descending=True, stable=True).indices
+    ranking = (
+        without_self(cosines(reference, reference))
+        .sort(dim=1, descending=True, stable=True)
+        .indices
+    )
     return ranking[:, : min(k, len(reference) - 1)]
 
 
 def without_self(similarity: Tensor) -> Tensor:
     """The square matrix with -infinity on its diagonal."""
-    return similarity.masked_fill(torch.eye(len(similarity), dtype=torch.bool, device=similarity.device), -torch.inf)
+    return similarity.masked_fill(
+        torch.eye(len(similarity), dtype=torch.bool, device=similarity.device), -torch.inf
+    )

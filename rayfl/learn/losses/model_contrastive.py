@@ -1,10 +1,10 @@
-"""The model-contrastive loss of MOON (Li et al., Model-contrastive federated learning, CVPR 2021, eq. 3).
+"""The model-contrastive loss of MOON (Li et al., Model-contrastive federated learning, CVPR 2021,
+eq. 3).
 
     L = -log( exp(cos(z, z_glob)/tau) / ( exp(cos(z, z_glob)/tau) + sum_p exp(cos(z, z_p)/tau) ) )
 
-z is what the local model makes of an image, z_glob what the received global model makes of it (the positive), z_p
-what the client's earlier local models make of it (the negatives).
-"""
+z is what the local model makes of an image, z_glob what the received global model makes of it (the
+positive), z_p what the client's earlier local models make of it (the negatives)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from rayfl.errors import ConfigError, broken
 from rayfl.learn.losses.cosine import unit
 
 
-def model_contrastive(z: Tensor, z_global: Tensor, z_previous: Sequence[Tensor] = (), tau: float = 0.5) -> Tensor:
+def model_contrastive(
+    z: Tensor, z_global: Tensor, z_previous: Sequence[Tensor] = (), tau: float = 0.5
+) -> Tensor:
     """One loss an image; exactly 0 without an earlier model. Gradient reaches `z` only."""
     if not tau > 0:
-        raise ConfigError(broken("the temperature of the model-contrastive loss must be positive", tau))
+        raise ConfigError(
+            broken("the temperature of the model-contrastive loss must be positive", tau)
+        )
     direction = unit(z)
     others = (unit(other.detach()) for other in (z_global, *z_previous))
     similarity = torch.stack([(direction * other).sum(-1) for other in others], dim=-1) / tau

@@ -2,9 +2,8 @@
 
     L = alpha * CE + beta * RCE,   CE = -log p_y,   RCE = -sum_k p_k log q_k = -A * (1 - p_y)
 
-q is the one-hot label and A < 0 stands for log 0. Every public implementation clips q at 1e-4, so A = log 1e-4.
-alpha = 1, beta = 0 is cross-entropy.
-"""
+q is the one-hot label and A < 0 stands for log 0. Every public implementation clips q at 1e-4, so A
+= log 1e-4. alpha = 1, beta = 0 is cross-entropy."""
 
 from __future__ import annotations
 

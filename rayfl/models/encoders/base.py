@@ -1,8 +1,8 @@
 """What every frozen encoder is, and the one that wraps a torch module.
 
-A row's bits depend on its pixels alone: networks always see batches of `ROWS` images, the last one filled up with
-black ones, in evaluation mode and without gradients. Equal bits are promised for equal numbers of torch threads.
-"""
+A row's bits depend on its pixels alone: networks always see batches of `ROWS` images, the last one
+filled up with black ones, in evaluation mode and without gradients. Equal bits are promised for
+equal numbers of torch threads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Encoder(Protocol):
-    """Turns uint8 images (N, height, width, channels) into float32 features (N, dim), the same ones every time."""
+    """Turns uint8 images (N, height, width, channels) into float32 features (N, dim), the same ones
+    every time."""
 
     @property
     def dim(self) -> int: ...
@@ -60,7 +61,8 @@ def build_on(spec: EncoderSpec, shape: Shape, device: torch.device) -> Encoder:
 
 @dataclass(frozen=True)
 class Sight:
-    """How a network sees pixels: resized to `side` (None: as they are), scaled to [0, 1], normalised."""
+    """How a network sees pixels: resized to `side` (None: as they are), scaled to [0, 1],
+    normalised."""
 
     side: int | None = None
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -98,12 +100,15 @@ class Frozen(nn.Module):
 
 
 class TorchEncoder:
-    """A frozen network as an encoder. `module.to(device)` moves it; both ways of encoding follow."""
+    """A frozen network as an encoder. `module.to(device)` moves it; both ways of encoding
+    follow."""
 
     def __init__(self, kind: str, network: nn.Module, shape: Shape, sight: Sight) -> None:
         check_statistics(kind, network)
         if shape[2] not in (1, 3):
-            raise ConfigError(broken(f"encoder '{kind}' takes images with 1 or 3 channels", shape[2]))
+            raise ConfigError(
+                broken(f"encoder '{kind}' takes images with 1 or 3 channels", shape[2])
+            )
         seen = (sight.side or shape[0], sight.side or shape[1], 3)
         self.kind, self.shape, self.sight = kind, shape, sight
         self.module = Frozen(network)
@@ -114,7 +119,8 @@ class TorchEncoder:
         return rowwise(self._forward, x, self.dim)
 
     def encode_tensor(self, x: Tensor) -> Tensor:
-        """Features of a batch that is normalised already, for methods that show encoder and client one tensor."""
+        """Features of a batch that is normalised already, for methods that show encoder and client
+        one tensor."""
         with torch.no_grad():
             features: Tensor = self.module(self.sight.resized(x))
         return features
@@ -135,7 +141,11 @@ class TorchEncoder:
             rows = self.module(self.sight.normalised(batch).to(device))[: len(x)]
         features: Features = rows.float().cpu().numpy()
         if not np.isfinite(features).all():
-            raise DataError(broken("features must be finite", f"nan or inf from '{self.kind}'", "Check its weights"))
+            raise DataError(
+                broken(
+                    "features must be finite", f"nan or inf from '{self.kind}'", "Check its weights"
+                )
+            )
         return features
 
 
@@ -150,17 +160,27 @@ def rowwise(forward: Callable[[Pixels], Features], x: Pixels, dim: int) -> Featu
 def check_pixels(x: Pixels, shape: Shape) -> None:
     if x.dtype != np.uint8 or x.shape[1:] != shape:
         rule = f"this encoder takes uint8 images (N, {', '.join(map(str, shape))})"
-        raise DataError(broken(rule, f"{x.dtype} {x.shape}", "Build one for the shape of these images"))
+        raise DataError(
+            broken(rule, f"{x.dtype} {x.shape}", "Build one for the shape of these images")
+        )
 
 
 def check_statistics(kind: str, network: nn.Module) -> None:
     """Refuse normalisation by the batch: a feature would then depend on the images beside it."""
-    norms = (part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
+    norms = (
+        part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
+    )
     if any(norm.running_mean is None for norm in norms):
-        raise ConfigError(broken("an encoder must normalise with running statistics", f"'{kind}', which keeps none"))
+        raise ConfigError(
+            broken(
+                "an encoder must normalise with running statistics", f"'{kind}', which keeps none"
+            )
+        )
 
 
-def fingerprint(kind: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None) -> str:
+def fingerprint(
+    kind: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None
+) -> str:
     """sha256 over the kind, its settings and the bytes of every tensor."""
     digest = hashlib.sha256(json.dumps({"kind": kind, **settings}, sort_keys=True).encode())
     for name, tensor in sorted((weights or {}).items()):

@@ -1,4 +1,5 @@
-"""DINO's vision transformer (Caron et al., ICCV 2021), in the layout of its released weights, which timm shares."""
+"""DINO's vision transformer (Caron et al., ICCV 2021), in the layout of its released weights, which
+timm shares."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ EPSILON = 1e-6
 
 @component
 class DinoViTS16:
-    """The class token of a ViT-S/16: 384 features. Width, depth and patches are read off the file, so that its larger
-    siblings load as well. Images are resized to the side for which the positions were learnt (224)."""
+    """The class token of a ViT-S/16: 384 features. Width, depth and patches are read off the file,
+    so that its larger siblings load as well. Images are resized to the side for which the positions
+    were learnt (224)."""
 
     path: str
     prefix: str = ""
@@ -32,7 +34,8 @@ class DinoViTS16:
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a class token, learnt positions, pre-normalised blocks; answers with the class token."""
+    """Patches, a class token, learnt positions, pre-normalised blocks; answers with the class
+    token."""
 
     def __init__(self, width: int, depth: int, patch: int, grid: int) -> None:
         super().__init__()
@@ -58,7 +61,9 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, EPSILON)
         self.attn = Attention(width)
         self.norm2 = nn.LayerNorm(width, EPSILON)
-        self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)})
+        self.mlp = nn.ModuleDict(
+            {"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)}
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         attended: Tensor = x + self.attn(self.norm1(x))
@@ -76,7 +81,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         count, length, width = x.shape
-        parts = self.qkv(x).reshape(count, length, 3, width // HEAD_WIDTH, HEAD_WIDTH).permute(2, 0, 3, 1, 4)
+        parts = (
+            self.qkv(x)
+            .reshape(count, length, 3, width // HEAD_WIDTH, HEAD_WIDTH)
+            .permute(2, 0, 3, 1, 4)
+        )
         mixed = F.scaled_dot_product_attention(*parts.unbind(0))
         answer: Tensor = self.proj(mixed.transpose(1, 2).reshape(count, length, width))
         return answer
@@ -90,9 +99,18 @@ def transformer_for(weights: Weights, where: str) -> VisionTransformer:
     except KeyError as error:
         remedy = "Set `prefix` if the file nests the backbone ('backbone.', 'module.backbone.')"
         raise DataError(
-            broken("a vision transformer's file must hold its embeddings", f"no {error} in {where}", remedy)
+            broken(
+                "a vision transformer's file must hold its embeddings",
+                f"no {error} in {where}",
+                remedy,
+            )
         ) from error
     depth = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
     if width % HEAD_WIDTH:
-        raise DataError(broken(f"a transformer's width must divide into heads of {HEAD_WIDTH}", f"{width} in {where}"))
+        raise DataError(
+            broken(
+                f"a transformer's width must divide into heads of {HEAD_WIDTH}",
+                f"{width} in {where}",
+            )
+        )
     return VisionTransformer(width, depth, patch, grid)

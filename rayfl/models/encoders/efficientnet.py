@@ -30,7 +30,9 @@ class EfficientNetLite0:
 
         network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
         load_exactly(network, read_weights(path), str(path))
-        return TorchEncoder("efficientnet_lite0", PooledFeatures(network), shape, Sight(self.side, MEAN, STD))
+        return TorchEncoder(
+            "efficientnet_lite0", PooledFeatures(network), shape, Sight(self.side, MEAN, STD)
+        )
 
 
 class PooledFeatures(nn.Module):

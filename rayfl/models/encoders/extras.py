@@ -15,6 +15,10 @@ def package_folder(name: str) -> Path:
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
-            broken("this encoder's weights come from an optional package", f"no package '{name}'", REMEDY)
+            broken(
+                "this encoder's weights come from an optional package",
+                f"no package '{name}'",
+                REMEDY,
+            )
         )
     return Path(next(iter(found.submodule_search_locations)))

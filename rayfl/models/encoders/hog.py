@@ -1,9 +1,9 @@
 """Histograms of oriented gradients (Dalal and Triggs, CVPR 2005), for whole batches at once.
 
-Grey values in [0, 1]; central differences, zero on the border; unsigned orientations in hard bins, weighted by
-magnitude and averaged over cells; blocks of 2x2 cells at stride 1, normalised to length 1, clipped at 0.2 and
-normalised again (L2-Hys). One image is a row of float64 arithmetic that no other image touches.
-"""
+Grey values in [0, 1]; central differences, zero on the border; unsigned orientations in hard bins,
+weighted by magnitude and averaged over cells; blocks of 2x2 cells at stride 1, normalised to length
+1, clipped at 0.2 and normalised again (L2-Hys). One image is a row of float64 arithmetic that no
+other image touches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ BLOCK = 2
 
 @component
 class HoG:
-    """9 orientations in cells of 8x8 give 324 numbers for a 32x32 image; `hog784` (4 orientations, cells of 4x4) 784.
+    """9 orientations in cells of 8x8 give 324 numbers for a 32x32 image; `hog784` (4 orientations,
+    cells of 4x4) 784.
 
     The paper of FB-NLL clusters CIFAR-10's users with these features.
     """
@@ -80,7 +81,8 @@ def grey(x: Pixels) -> Floats:
 
 
 def cell_histograms(image: Floats, orientations: int, cell: int) -> Floats:
-    """Mean gradient magnitude per cell and orientation, (N, cells down, cells across, orientations)."""
+    """Mean gradient magnitude per cell and orientation, (N, cells down, cells across,
+    orientations)."""
     count, height, width = image.shape
     down, across = height // cell, width // cell
     vertical, horizontal = np.zeros_like(image), np.zeros_like(image)

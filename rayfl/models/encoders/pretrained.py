@@ -1,4 +1,5 @@
-"""Encoders whose networks are torchvision's and whose weights come from a file: ImageNet, SimCLR, AugNet, any other."""
+"""Encoders whose networks are torchvision's and whose weights come from a file: ImageNet, SimCLR,
+AugNet, any other."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Triple = tuple[float, float, float]
 
 @component
 class StateDict:
-    """Any torchvision network with weights in its layout (timm's ResNets share it), as a file that PyTorch or
-    safetensors wrote. Features are what the last linear layer would read."""
+    """Any torchvision network with weights in its layout (timm's ResNets share it), as a file that
+    PyTorch or safetensors wrote. Features are what the last linear layer would read."""
 
     network: str
     path: str
@@ -31,13 +32,18 @@ class StateDict:
     def build(self, shape: Shape) -> TorchEncoder:
         sight = Sight(self.side, self.mean, self.std)
         return with_weights(
-            self.network, self.network, below(read_weights(self.path), self.prefix, self.path), shape, sight
+            self.network,
+            self.network,
+            below(read_weights(self.path), self.prefix, self.path),
+            shape,
+            sight,
         )
 
 
 @component
 class ImageNetResNet18:
-    """torchvision's ResNet-18, trained on ImageNet with labels; 512 features. `weights` may be a path."""
+    """torchvision's ResNet-18, trained on ImageNet with labels; 512 features. `weights` may be a
+    path."""
 
     weights: str = "imagenet"
     side: Count | None = 224
@@ -49,7 +55,8 @@ class ImageNetResNet18:
 
 @component
 class SimCLR:
-    """SimCLR's ResNet-50 (Chen et al., ICML 2020) from a lightning-bolts checkpoint; 2048 features, no projection.
+    """SimCLR's ResNet-50 (Chen et al., ICML 2020) from a lightning-bolts checkpoint; 2048 features,
+    no projection.
 
     Images keep their resolution by default, as they do where a client's own tensor is encoded.
     """
@@ -67,9 +74,8 @@ class SimCLR:
 class AugNet:
     """AugNet's ResNet-50 (Chen et al., arXiv 2106.06250), trained without labels.
 
-    `path` is its model.pth or the wheel of the package imgsim; without it the installed package is looked up. None of
-    the package's code runs.
-    """
+    `path` is its model.pth or the wheel of the package imgsim; without it the installed package is
+    looked up. None of the package's code runs."""
 
     path: str | None = None
     side: Count | None = 224
@@ -77,11 +83,16 @@ class AugNet:
     def build(self, shape: Shape) -> TorchEncoder:
         path = Path(self.path).expanduser() if self.path else package_folder("imgsim") / "model.pth"
         weights = wheel_weights(path) if path.suffix == ".whl" else read_weights(path)
-        return with_weights("augnet", "resnet50", below(weights, "module.pre.", str(path)), shape, Sight(self.side))
+        return with_weights(
+            "augnet", "resnet50", below(weights, "module.pre.", str(path)), shape, Sight(self.side)
+        )
 
 
-def with_weights(kind: str, network: str, weights: Weights, shape: Shape, sight: Sight) -> TorchEncoder:
-    """An encoder from a torchvision network, all of whose tensors but the head's come from `weights`."""
+def with_weights(
+    kind: str, network: str, weights: Weights, shape: Shape, sight: Sight
+) -> TorchEncoder:
+    """An encoder from a torchvision network, all of whose tensors but the head's come from
+    `weights`."""
     seen = (sight.side or shape[0], sight.side or shape[1], 3)
     built, head = cut(network, seen, classes=1)
     load_exactly(built.trunk, weights, f"the weights of '{kind}'", skip=(head,))
@@ -95,5 +106,7 @@ def wheel_weights(wheel: Path) -> Weights:
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(member)
     except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise DataError(broken(f"a wheel of imgsim must exist and hold {member}", f"{wheel} ({error})")) from error
+        raise DataError(
+            broken(f"a wheel of imgsim must exist and hold {member}", f"{wheel} ({error})")
+        ) from error
     return unpack(content, f"{wheel}/{member}")

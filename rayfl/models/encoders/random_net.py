@@ -10,7 +10,8 @@ from rayfl.models.resnet import ResNet50
 
 @component
 class RandomResNet50:
-    """A ResNet-50 with He-normal convolutions, drawn from a seed; its normalisation keeps mean 0 and variance 1."""
+    """A ResNet-50 with He-normal convolutions, drawn from a seed; its normalisation keeps mean 0
+    and variance 1."""
 
     seed: Natural = 0
     side: Count | None = None

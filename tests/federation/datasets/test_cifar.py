@@ -32,7 +32,10 @@ def planes(images: Images) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def batches(images: Images, names: tuple[str, ...]) -> list[tuple[str, Images]]:
     rows = np.array_split(np.arange(len(images)), len(names))
-    return [(name, Images(images.x[part], images.y[part])) for name, part in zip(names, rows, strict=True)]
+    return [
+        (name, Images(images.x[part], images.y[part]))
+        for name, part in zip(names, rows, strict=True)
+    ]
 
 
 def write_pickles(folder: Path, images: Images, names: tuple[str, ...]) -> None:
@@ -44,7 +47,9 @@ def write_pickles(folder: Path, images: Images, names: tuple[str, ...]) -> None:
 
 def write_binary(folder: Path, images: Images, names: tuple[str, ...]) -> None:
     for name, part in batches(images, names):
-        np.concatenate([part.y[:, None].astype(np.uint8), planes(part)], axis=1).tofile(folder / f"{name}.bin")
+        np.concatenate([part.y[:, None].astype(np.uint8), planes(part)], axis=1).tofile(
+            folder / f"{name}.bin"
+        )
 
 
 def write_pictures(folder: Path, images: Images, names: tuple[str, ...]) -> None:
@@ -99,11 +104,15 @@ def test_a_wrapping_folder_does_no_harm(tmp_path: Path, tiny: Dataset, writer: W
 
 
 @pytest.mark.parametrize("writer", [write_pictures, write_parquet])
-def test_compact_leaves_the_binary_form_alone(tmp_path: Path, tiny: Dataset, writer: Writer) -> None:
+def test_compact_leaves_the_binary_form_alone(
+    tmp_path: Path, tiny: Dataset, writer: Writer
+) -> None:
     folder = tmp_path / "cifar10"
     write(folder, tiny, writer)
     compact(Cifar10(), folder)
-    assert sorted(file.name for file in folder.iterdir()) == sorted(f"{name}.bin" for name in (*TRAIN, *TEST))
+    assert sorted(file.name for file in folder.iterdir()) == sorted(
+        f"{name}.bin" for name in (*TRAIN, *TEST)
+    )
     assert Cifar10().load(tmp_path).sha256 == tiny.sha256
 
 
@@ -131,10 +140,18 @@ def test_cifar100_takes_the_fine_labels(
             labels = np.stack([coarse, images.y.astype(np.uint8)], axis=1)
             np.concatenate([labels, planes(images)], axis=1).tofile(tmp_path / f"{name}.bin")
         elif form == "pickle":
-            content = {"data": planes(images), "fine_labels": images.y.tolist(), "coarse_labels": coarse.tolist()}
+            content = {
+                "data": planes(images),
+                "fine_labels": images.y.tolist(),
+                "coarse_labels": coarse.tolist(),
+            }
             (tmp_path / name).write_bytes(pickle.dumps(content))
         else:
-            columns = {"img": [png(x) for x in images.x], "fine_label": images.y, "coarse_label": coarse}
+            columns = {
+                "img": [png(x) for x in images.x],
+                "fine_label": images.y,
+                "coarse_label": coarse,
+            }
             pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     found = Cifar100(path=tmp_path).load(tmp_path)
     assert found.train.y.tolist() == [99, 0, 42]
@@ -144,19 +161,30 @@ def test_cifar100_takes_the_fine_labels(
 def test_the_class_names_are_the_publishers() -> None:
     assert len(Cifar10.classes) == 10
     assert len(set(Cifar100.classes)) == 100
-    assert (Cifar100.classes[0], Cifar100.classes[19], Cifar100.classes[99]) == ("apple", "cattle", "worm")
+    assert (Cifar100.classes[0], Cifar100.classes[19], Cifar100.classes[99]) == (
+        "apple",
+        "cattle",
+        "worm",
+    )
     assert Cifar100.expected == ((500,) * 100, (100,) * 100)
 
 
-def test_a_wrong_count_is_refused(tmp_path: Path, tiny: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_count_is_refused(
+    tmp_path: Path, tiny: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Cifar10, "expected", ((5000,) * 10, (1000,) * 10))
     write(tmp_path / "cifar10", tiny, write_binary)
-    with pytest.raises(DataError, match=r"cifar10/train has 50000 images; got 10\. Run `rayfl data get cifar10`"):
+    with pytest.raises(
+        DataError, match=r"cifar10/train has 50000 images; got 10\. Run `rayfl data get cifar10`"
+    ):
         Cifar10().load(tmp_path)
 
 
 def test_an_empty_folder_says_what_is_wanted(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"must hold data_batch_1 .* got none of them\. Run `rayfl data get cifar10`"):
+    with pytest.raises(
+        DataError,
+        match=r"must hold data_batch_1 .* got none of them\. Run `rayfl data get cifar10`",
+    ):
         Cifar10().load(tmp_path)
 
 
@@ -182,7 +210,9 @@ def test_a_truncated_file_is_refused_by_name(
 
 
 @pytest.mark.parametrize("labels", [[1, 2], ["cat"] * 10])
-def test_labels_that_do_not_fit_the_pictures_are_refused(tmp_path: Path, tiny: Dataset, labels: list[Any]) -> None:
+def test_labels_that_do_not_fit_the_pictures_are_refused(
+    tmp_path: Path, tiny: Dataset, labels: list[Any]
+) -> None:
     write(tmp_path / "cifar10", tiny, write_pictures)
     (tmp_path / "cifar10" / "train_lables.json").write_text(json.dumps(labels))
     with pytest.raises(DataError, match=r"train_lables\.json must be a list of 10 labels"):
@@ -192,7 +222,9 @@ def test_labels_that_do_not_fit_the_pictures_are_refused(tmp_path: Path, tiny: D
 def test_a_picture_of_another_width_is_refused(tmp_path: Path, tiny: Dataset) -> None:
     write(tmp_path / "cifar10", tiny, write_pictures)
     Image.new("RGB", (1000, 2)).save(tmp_path / "cifar10" / "data_batch_1.png")
-    with pytest.raises(DataError, match=r"data_batch_1\.png must be a picture 1024 pixels wide; got 1000"):
+    with pytest.raises(
+        DataError, match=r"data_batch_1\.png must be a picture 1024 pixels wide; got 1000"
+    ):
         Cifar10().load(tmp_path)
 
 
@@ -201,20 +233,33 @@ class Malicious:
         return os.system, ("touch pwned",)
 
 
-@pytest.mark.parametrize("content", [Malicious(), {"data": Malicious()}, np.array([Malicious()], dtype=object)])
-def test_a_pickle_runs_nothing(tmp_path: Path, content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "content", [Malicious(), {"data": Malicious()}, np.array([Malicious()], dtype=object)]
+)
+def test_a_pickle_runs_nothing(
+    tmp_path: Path, content: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "batch"
     file.write_bytes(pickle.dumps(content))
-    with pytest.raises(DataError, match=r"batch must be a whole pickle .* got it asks for (posix|nt)\.system"):
+    with pytest.raises(
+        DataError, match=r"batch must be a whole pickle .* got it asks for (posix|nt)\.system"
+    ):
         read_pickle(file)
     assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.parametrize(
-    "content", [{"data": np.zeros((2, 3072), np.uint8)}, {"data": np.zeros((2, 9)), "labels": [1, 2]}, {"labels": [1]}]
+    "content",
+    [
+        {"data": np.zeros((2, 3072), np.uint8)},
+        {"data": np.zeros((2, 9)), "labels": [1, 2]},
+        {"labels": [1]},
+    ],
 )
-def test_a_pickle_of_something_else_is_refused(tmp_path: Path, tiny: Dataset, content: dict[str, Any]) -> None:
+def test_a_pickle_of_something_else_is_refused(
+    tmp_path: Path, tiny: Dataset, content: dict[str, Any]
+) -> None:
     write(tmp_path / "cifar10", tiny, write_pickles)
     (tmp_path / "cifar10" / "data_batch_2").write_bytes(pickle.dumps(content))
     with pytest.raises(DataError, match="data_batch_2 must be a batch of `data` uint8"):

@@ -25,7 +25,9 @@ COLUMNS10 = {
 COLUMNS100 = {"clean_label": CLEAN, "noisy_label": CLEAN + 60}
 
 
-def save(folder: Path, form: str, columns: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]) -> Path:
+def save(
+    folder: Path, form: str, columns: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]
+) -> Path:
     file = folder / f"human.{form}"
     if form == "pt":
         torch.save(columns, file)
@@ -37,7 +39,14 @@ def save(folder: Path, form: str, columns: dict[str, np.ndarray[tuple[int], np.d
 @pytest.mark.parametrize("form", ["pt", "parquet"])
 @pytest.mark.parametrize(
     ("key", "offset"),
-    [("aggregate", 10), ("worse", 20), ("worse_label", 20), ("random1", 30), ("random2", 40), ("random3", 50)],
+    [
+        ("aggregate", 10),
+        ("worse", 20),
+        ("worse_label", 20),
+        ("random1", 30),
+        ("random2", 40),
+        ("random3", 50),
+    ],
 )
 def test_cifar10n_keys(tmp_path: Path, form: str, key: str, offset: int) -> None:
     clean, noisy = human_labels(save(tmp_path, form, COLUMNS10), key)
@@ -54,18 +63,24 @@ def test_cifar100n_keys(tmp_path: Path, form: str, key: str) -> None:
 
 
 def test_an_unknown_key_gets_a_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"human labels are called worse, .* got 'worst'\. Did you mean 'worse'"):
+    with pytest.raises(
+        ConfigError, match=r"human labels are called worse, .* got 'worst'\. Did you mean 'worse'"
+    ):
         human_labels(tmp_path / "any.pt", "worst")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"need the file .*any\.pt; got no such file\. Put CIFAR-10_human\.pt"):
+    with pytest.raises(
+        DataError, match=r"need the file .*any\.pt; got no such file\. Put CIFAR-10_human\.pt"
+    ):
         human_labels(tmp_path / "any.pt", "worse")
 
 
 @pytest.mark.parametrize("form", ["pt", "parquet"])
 def test_a_key_of_the_other_dataset_is_refused(tmp_path: Path, form: str) -> None:
-    with pytest.raises(DataError, match="must have the labels noisy_label; got only aggre_label, clean_label"):
+    with pytest.raises(
+        DataError, match="must have the labels noisy_label; got only aggre_label, clean_label"
+    ):
         human_labels(save(tmp_path, form, COLUMNS10), "fine")
 
 
@@ -80,12 +95,19 @@ def test_a_truncated_file_is_refused(tmp_path: Path, form: str, kind: str) -> No
 def test_a_pt_file_with_code_in_it_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "human.pt"
     torch.save({"clean_label": print}, file)
-    with pytest.raises(DataError, match=r"must be a whole \.pt file of arrays; got Weights only load failed\. Fetch"):
+    with pytest.raises(
+        DataError,
+        match=r"must be a whole \.pt file of arrays; got Weights only load failed\. Fetch",
+    ):
         human_labels(file, "worse")
 
 
-@pytest.mark.parametrize("wrong", [np.array([0.5] * 5), np.zeros((5, 2), dtype=np.int64), np.arange(4)])
-def test_labels_of_another_kind_are_refused(tmp_path: Path, wrong: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [np.array([0.5] * 5), np.zeros((5, 2), dtype=np.int64), np.arange(4)]
+)
+def test_labels_of_another_kind_are_refused(
+    tmp_path: Path, wrong: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> None:
     file = save(tmp_path, "pt", COLUMNS10 | {"worse_label": wrong})
     with pytest.raises(DataError, match=r"one row of whole numbers|are equally many"):
         human_labels(file, "worse")
@@ -98,7 +120,9 @@ def test_equal_clean_labels_pass() -> None:
 def test_a_mismatch_is_counted_and_placed() -> None:
     images = CLEAN.copy()
     images[[2, 4]] = 3
-    with pytest.raises(DataError, match="got 2 that differ, the first at position 2: 9 where the image has 3"):
+    with pytest.raises(
+        DataError, match="got 2 that differ, the first at position 2: 9 where the image has 3"
+    ):
         check_clean(CLEAN, images, "human.pt")
 
 

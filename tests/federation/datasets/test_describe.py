@@ -1,4 +1,5 @@
-"""The description of a dataset: exact moments, counts, and a contact sheet that shows the right images."""
+"""The description of a dataset: exact moments, counts, and a contact sheet that shows the right
+images."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from rayfl.federation.describe_data import contact_sheet, description, moments, 
 
 def images(count: int, side: int = 3, channels: int = 1, classes: int = 4) -> Images:
     """Images whose every pixel is the image's number."""
-    x = np.repeat(np.arange(count, dtype=np.uint8), side * side * channels).reshape(count, side, side, channels)
+    x = np.repeat(np.arange(count, dtype=np.uint8), side * side * channels).reshape(
+        count, side, side, channels
+    )
     return Images(x, np.arange(count) % classes)
 
 
@@ -53,7 +56,9 @@ def test_summary_counts_classes_and_groups() -> None:
 
 def test_description_in_full() -> None:
     train = images(6)
-    dataset = Dataset("toy", Images(train.x, train.y, np.arange(6)), images(3), ("ant", "bee", "cow", "dodo"))
+    dataset = Dataset(
+        "toy", Images(train.x, train.y, np.arange(6)), images(3), ("ant", "bee", "cow", "dodo")
+    )
     assert description(dataset).splitlines() == [
         "toy: 4 classes, images 3 x 3 x 1, 6 train and 3 test",
         f"sha256 {dataset.sha256}",
@@ -114,7 +119,10 @@ def test_settings_reach_the_dataset(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (("describe", "blobs", "samples"), "a setting is written name=value; got 'samples'"),
-        (("describe", "blobs", "samples=0"), "dataset blobs: samples: .* greater than or equal to 1, got 0"),
+        (
+            ("describe", "blobs", "samples=0"),
+            "dataset blobs: samples: .* greater than or equal to 1, got 0",
+        ),
         (("describe", "blobs", "colour=1"), "dataset blobs: colour: "),
         (("get", "nothing"), "unknown dataset 'nothing'"),
     ],
@@ -139,11 +147,14 @@ def test_get_from_a_folder(tmp_path: Path) -> None:
         for i in range(5):
             Image.new("L", (4, 4), i).save(tmp_path / "pets" / name / f"{i}.png")
     root = tmp_path / "root"
-    result = run("get", "folder", "path=pets", "--from", str(tmp_path / "pets"), "--root", str(root))
+    result = run(
+        "get", "folder", "path=pets", "--from", str(tmp_path / "pets"), "--root", str(root)
+    )
     assert result.output.splitlines()[1] == f"pets is at {root / 'pets'}"
     assert "8 training and 2 test images" in result.output
     assert (
-        "8 train and 2 test" in run("describe", "folder", "path=pets", "--root", str(root), "-o", str(tmp_path)).output
+        "8 train and 2 test"
+        in run("describe", "folder", "path=pets", "--root", str(root), "-o", str(tmp_path)).output
     )
 
 

@@ -1,4 +1,5 @@
-"""Datasets of image files: class folders, MURA, Tiny ImageNet and mini-WebVision in tiny copies of their layouts."""
+"""Datasets of image files: class folders, MURA, Tiny ImageNet and mini-WebVision in tiny copies of
+their layouts."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def colour(value: int, side: int = 6) -> np.ndarray[Any, np.dtype[np.uint8]]:
         (np.full((6, 6, 4), 7, np.uint8), None, 3),
     ],
 )
-def test_channels(tmp_path: Path, picture: Picture, pixels: Any, channels: int | None, shape: int) -> None:
+def test_channels(
+    tmp_path: Path, picture: Picture, pixels: Any, channels: int | None, shape: int
+) -> None:
     found = decode(picture(tmp_path / "a.png", pixels), channels)
     assert found.shape == (6, 6, shape)
     assert (found == 7).all()
@@ -55,7 +58,9 @@ def test_side_scales_the_shorter_edge_and_cuts_the_middle(tmp_path: Path, pictur
 
 def test_images_of_two_sizes_need_a_side(tmp_path: Path, picture: Picture) -> None:
     files = [picture(tmp_path / "a.png", grey(1)), picture(tmp_path / "b.png", grey(2, 7))]
-    with pytest.raises(DataError, match=r"one size, here \(6, 6\); got \(7, 7\) in .*b\.png\. Set `side`"):
+    with pytest.raises(
+        DataError, match=r"one size, here \(6, 6\); got \(7, 7\) in .*b\.png\. Set `side`"
+    ):
         decode_all(files, None, None)
     assert decode_all(files, None, 4)[:, 0, 0, 0].tolist() == [1, 2]
 
@@ -100,7 +105,9 @@ def test_a_test_class_that_training_lacks_is_refused(tmp_path: Path, picture: Pi
 
 def test_a_lonely_train_folder_is_refused(tmp_path: Path, picture: Picture) -> None:
     picture(tmp_path / "train" / "cat" / "a.png", grey(1))
-    with pytest.raises(DataError, match=r"one of test, val, valid, validation; got none\. Name .*train as `path`"):
+    with pytest.raises(
+        DataError, match=r"one of test, val, valid, validation; got none\. Name .*train as `path`"
+    ):
         Folder(path=tmp_path).load(tmp_path)
 
 
@@ -108,14 +115,22 @@ def test_a_lonely_train_folder_is_refused(tmp_path: Path, picture: Picture) -> N
 def test_a_folder_without_classes_is_refused(tmp_path: Path, exists: bool) -> None:
     if exists:
         (tmp_path / "folder").mkdir()
-    with pytest.raises(DataError, match=r"must hold folders of images, one a class; got none.*--from ARCHIVE"):
+    with pytest.raises(
+        DataError, match=r"must hold folders of images, one a class; got none.*--from ARCHIVE"
+    ):
         Folder().load(tmp_path)
 
 
-def test_a_truncated_image_is_refused_by_name(tmp_path: Path, picture: Picture, rng: np.random.Generator) -> None:
-    file = picture(tmp_path / "folder" / "cat" / "bad.png", rng.integers(0, 256, (30, 30, 3), dtype=np.uint8))
+def test_a_truncated_image_is_refused_by_name(
+    tmp_path: Path, picture: Picture, rng: np.random.Generator
+) -> None:
+    file = picture(
+        tmp_path / "folder" / "cat" / "bad.png", rng.integers(0, 256, (30, 30, 3), dtype=np.uint8)
+    )
     file.write_bytes(file.read_bytes()[:500])
-    with pytest.raises(DataError, match=r"cat/bad\.png must be a whole image file; got .*truncated"):
+    with pytest.raises(
+        DataError, match=r"cat/bad\.png must be a whole image file; got .*truncated"
+    ):
         Folder().load(tmp_path)
 
 
@@ -124,7 +139,8 @@ def test_a_truncated_image_is_refused_by_name(tmp_path: Path, picture: Picture, 
 
 @pytest.fixture
 def mura(tmp_path: Path, picture: Picture, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One patient with two images for every body part in train, and a single other patient in valid."""
+    """One patient with two images for every body part in train, and a single other patient in
+    valid."""
     monkeypatch.setattr(Mura, "expected", ((2,) * 7, 1))
     base = tmp_path / "mura" / "MURA-v1.1"
     for c, part in enumerate(PARTS):
@@ -133,11 +149,15 @@ def mura(tmp_path: Path, picture: Picture, monkeypatch: pytest.MonkeyPatch) -> P
         picture(study / "image2.png", grey(c, 30))
         # What archives made on a Mac leave beside every file.
         (study / "._image1.png").write_bytes(b"not an image")
-    picture(base / "valid" / "XR_WRIST" / "patient11185" / "study1_negative" / "image1.png", grey(9))
+    picture(
+        base / "valid" / "XR_WRIST" / "patient11185" / "study1_negative" / "image1.png", grey(9)
+    )
     return base
 
 
-@pytest.mark.parametrize(("settings", "shape"), [({"side": 8}, (8, 8, 3)), ({"side": 5, "channels": 1}, (5, 5, 1))])
+@pytest.mark.parametrize(
+    ("settings", "shape"), [({"side": 8}, (8, 8, 3)), ({"side": 5, "channels": 1}, (5, 5, 1))]
+)
 @pytest.mark.usefixtures("mura")
 def test_mura_classes_are_body_parts_and_groups_patients(
     tmp_path: Path, settings: dict[str, int], shape: tuple[int, int, int]
@@ -158,7 +178,9 @@ def test_mura_counts_are_the_published_ones() -> None:
     assert (sum(train), valid) == (36_808, 3_197)
 
 
-def test_mura_shares_no_patient_between_train_and_valid(tmp_path: Path, mura: Path, picture: Picture) -> None:
+def test_mura_shares_no_patient_between_train_and_valid(
+    tmp_path: Path, mura: Path, picture: Picture
+) -> None:
     picture(mura / "valid" / "XR_HAND" / "patient00042" / "study1_negative" / "image1.png", grey(1))
     with pytest.raises(DataError, match="no patient is in train and in valid; got patient 42"):
         Mura(side=4).load(tmp_path)
@@ -171,7 +193,9 @@ def test_mura_refuses_a_missing_image(tmp_path: Path, mura: Path) -> None:
 
 
 def test_mura_without_its_folders(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"must hold train and valid; .*rayfl data get mura --from ARCHIVE"):
+    with pytest.raises(
+        DataError, match=r"must hold train and valid; .*rayfl data get mura --from ARCHIVE"
+    ):
         Mura().load(tmp_path)
 
 
@@ -206,15 +230,21 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["val_0.JPEG\tn09\t0", "val_0.JPEG n01", ""])
-def test_tiny_imagenet_refuses_a_strange_annotation(tmp_path: Path, tiny_imagenet: Path, line: str) -> None:
+def test_tiny_imagenet_refuses_a_strange_annotation(
+    tmp_path: Path, tiny_imagenet: Path, line: str
+) -> None:
     (tiny_imagenet / "val" / "val_annotations.txt").write_text(f"{line}\n")
-    with pytest.raises(DataError, match=r"val_annotations\.txt must be lines of file and known class.* got line 1"):
+    with pytest.raises(
+        DataError, match=r"val_annotations\.txt must be lines of file and known class.* got line 1"
+    ):
         TinyImageNet().load(tmp_path)
 
 
 def test_tiny_imagenet_needs_its_annotations(tmp_path: Path, tiny_imagenet: Path) -> None:
     (tiny_imagenet / "val" / "val_annotations.txt").unlink()
-    with pytest.raises(DataError, match=r"val_annotations\.txt must say the validation images' classes"):
+    with pytest.raises(
+        DataError, match=r"val_annotations\.txt must say the validation images' classes"
+    ):
         TinyImageNet().load(tmp_path)
 
 
@@ -248,7 +278,9 @@ def test_webvision_keeps_the_first_fifty_classes(tmp_path: Path, side: int) -> N
 
 
 def test_webvision_takes_names_from_its_synsets(tmp_path: Path, webvision: Path) -> None:
-    (webvision / "info" / "synsets.txt").write_text("".join(f"n{c:08} bird {c}, avis\n" for c in range(1000)))
+    (webvision / "info" / "synsets.txt").write_text(
+        "".join(f"n{c:08} bird {c}, avis\n" for c in range(1000))
+    )
     assert WebVision().load(tmp_path).classes[:2] == ("bird 0", "bird 1")
 
 
@@ -258,11 +290,16 @@ def test_webvision_counts_are_the_published_ones() -> None:
 
 def test_webvision_refuses_a_strange_line(tmp_path: Path, webvision: Path) -> None:
     (webvision / "info" / "val_filelist.txt").write_text("val1.jpg 49\nval2.jpg\n")
-    with pytest.raises(DataError, match=r"val_filelist\.txt must be lines of file and label; got line 2: 'val2\.jpg'"):
+    with pytest.raises(
+        DataError,
+        match=r"val_filelist\.txt must be lines of file and label; got line 2: 'val2\.jpg'",
+    ):
         WebVision().load(tmp_path)
 
 
 def test_webvision_names_a_missing_image(tmp_path: Path, webvision: Path) -> None:
     (webvision / "google" / "q0002" / "b.jpg").unlink()
-    with pytest.raises(DataError, match=r"q0002/b\.jpg must be a whole image file; got .*No such file"):
+    with pytest.raises(
+        DataError, match=r"q0002/b\.jpg must be a whole image file; got .*No such file"
+    ):
         WebVision().load(tmp_path)

@@ -13,7 +13,9 @@ from rayfl.federation.datasets.files import check_counts, holdout, split
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=80), st.data())
-def test_holdout_is_exact_disjoint_covering_and_proportional(labels: list[int], data: st.DataObject) -> None:
+def test_holdout_is_exact_disjoint_covering_and_proportional(
+    labels: list[int], data: st.DataObject
+) -> None:
     count = data.draw(st.integers(0, len(labels)))
     y = np.array(labels)
     kept, out = holdout(y, count, np.random.default_rng(0))
@@ -25,7 +27,8 @@ def test_holdout_is_exact_disjoint_covering_and_proportional(labels: list[int], 
 
 
 def test_holdout_by_hand() -> None:
-    # 10, 5 and 5 members, 7 held out: due 3.5, 1.75 and 1.75; the larger remainders win the two that are left.
+    # 10, 5 and 5 members, 7 held out: due 3.5, 1.75 and 1.75; the larger remainders win the two
+    # that are left.
     y = np.repeat([0, 1, 2], [10, 5, 5])
     _, out = holdout(y, 7, np.random.default_rng(1))
     assert np.bincount(y[out]).tolist() == [3, 2, 2]
@@ -50,6 +53,8 @@ def test_split_follows_its_seed_and_keeps_pairs() -> None:
         ([0, 0], (1, 1), "here has 1 images of class 0; got 2"),
     ],
 )
-def test_counts_that_do_not_hold(labels: list[int], expected: int | tuple[int, ...], complaint: str) -> None:
+def test_counts_that_do_not_hold(
+    labels: list[int], expected: int | tuple[int, ...], complaint: str
+) -> None:
     with pytest.raises(DataError, match=complaint):
         check_counts("here", np.array(labels), 2, expected, "Fetch it")

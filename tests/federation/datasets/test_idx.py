@@ -15,10 +15,16 @@ from rayfl.federation.datasets.idx import FashionMnist, Mnist, read_idx
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:
-    return bytes((0, 0, 8, array.ndim)) + np.array(array.shape, dtype=">u4").tobytes() + array.tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + np.array(array.shape, dtype=">u4").tobytes()
+        + array.tobytes()
+    )
 
 
-def write_parts(folder: Path, rng: np.random.Generator, dash: str = "-", zipped: bool = False) -> NDArray[np.uint8]:
+def write_parts(
+    folder: Path, rng: np.random.Generator, dash: str = "-", zipped: bool = False
+) -> NDArray[np.uint8]:
     """Three training images and two test images; answers the training pixels."""
     folder.mkdir(parents=True)
     train = rng.integers(0, 256, (3, 28, 28), dtype=np.uint8)
@@ -30,7 +36,9 @@ def write_parts(folder: Path, rng: np.random.Generator, dash: str = "-", zipped:
     }
     for name, array in arrays.items():
         content = idx(array)
-        (folder / f"{name}{'.gz' if zipped else ''}").write_bytes(gzip.compress(content) if zipped else content)
+        (folder / f"{name}{'.gz' if zipped else ''}").write_bytes(
+            gzip.compress(content) if zipped else content
+        )
     return train
 
 
@@ -70,7 +78,9 @@ def test_the_published_counts_hold() -> None:
 
 def test_wrong_count_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     write_parts(tmp_path / "mnist", rng)
-    with pytest.raises(DataError, match=r"mnist/train has 60000 images; got 3\. Run `rayfl data get mnist`"):
+    with pytest.raises(
+        DataError, match=r"mnist/train has 60000 images; got 3\. Run `rayfl data get mnist`"
+    ):
         Mnist().load(tmp_path)
 
 
@@ -86,8 +96,12 @@ def test_wrong_class_count_is_refused(
 @pytest.mark.usefixtures("tiny")
 def test_label_out_of_range_is_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     write_parts(tmp_path / "mnist", rng)
-    (tmp_path / "mnist" / "train-labels-idx1-ubyte").write_bytes(idx(np.array([0, 10, 1], dtype=np.uint8)))
-    with pytest.raises(DataError, match=r"mnist/train: labels lie in \[0, 10\); got 10 at position 1"):
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte").write_bytes(
+        idx(np.array([0, 10, 1], dtype=np.uint8))
+    )
+    with pytest.raises(
+        DataError, match=r"mnist/train: labels lie in \[0, 10\); got 10 at position 1"
+    ):
         Mnist().load(tmp_path)
 
 
@@ -95,7 +109,10 @@ def test_label_out_of_range_is_refused(tmp_path: Path, rng: np.random.Generator)
 def test_a_missing_file_is_named(tmp_path: Path, rng: np.random.Generator) -> None:
     write_parts(tmp_path / "mnist", rng)
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(DataError, match=r"needs the file .*t10k-labels-idx1-ubyte; got no such file\. Run `rayfl data"):
+    with pytest.raises(
+        DataError,
+        match=r"needs the file .*t10k-labels-idx1-ubyte; got no such file\. Run `rayfl data",
+    ):
         Mnist().load(tmp_path)
 
 
@@ -123,5 +140,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, content: bytes, compl
 def test_a_damaged_gzip_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "images.gz"
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"images\.gz must be a whole gzip file; got .*rayfl data get mnist"):
+    with pytest.raises(
+        DataError, match=r"images\.gz must be a whole gzip file; got .*rayfl data get mnist"
+    ):
         read_idx(file, 3, "mnist")

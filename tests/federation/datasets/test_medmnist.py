@@ -23,7 +23,9 @@ def save(file: Path, side: int, channels: int, labels: int = 1, **others: Any) -
     for name, count in (("train", 4), ("val", 1), ("test", 2)):
         shape = (count, side, side, channels)[: 4 if channels == 3 else 3]
         arrays[f"{name}_images"] = rng.integers(0, 256, shape, dtype=np.uint8)
-        arrays[f"{name}_labels"] = np.tile((np.arange(count) % 2)[:, None], (1, labels)).astype(np.uint8)
+        arrays[f"{name}_labels"] = np.tile((np.arange(count) % 2)[:, None], (1, labels)).astype(
+            np.uint8
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(file, **(arrays | others))
     return arrays
@@ -44,9 +46,14 @@ def test_every_set_reads(tmp_path: Path, name: str, channels: int) -> None:
     dataset = DATASETS.build(name).load(tmp_path)
     assert dataset.name == name
     assert dataset.shape == (28, 28, channels)
-    assert np.array_equal(dataset.train.x.reshape(arrays["train_images"].shape), arrays["train_images"])
+    assert np.array_equal(
+        dataset.train.x.reshape(arrays["train_images"].shape), arrays["train_images"]
+    )
     assert dataset.train.y.tolist() == [0, 1, 0, 1]
-    assert DATASETS.build({"name": "medmnist", "dataset": name}).load(tmp_path).sha256 == dataset.sha256
+    assert (
+        DATASETS.build({"name": "medmnist", "dataset": name}).load(tmp_path).sha256
+        == dataset.sha256
+    )
 
 
 @pytest.mark.usefixtures("tiny")
@@ -79,7 +86,9 @@ def test_chest_findings_become_any_or_none(tmp_path: Path) -> None:
     assert DATASETS.build("chestmnist").load(tmp_path).train.y.tolist() == [0, 1, 1, 0]
 
 
-def test_either_release_of_the_organs_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_release_of_the_organs_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path / "medmnist" / "organamnist.npz", 28, 1)
     monkeypatch.setitem(FACTS, "organamnist", Facts(((5, 2), (4, 2)), FACTS["organamnist"].names))
     assert len(DATASETS.build("organamnist").load(tmp_path).train) == 4
@@ -90,7 +99,9 @@ def test_either_release_of_the_organs_will_do(tmp_path: Path, monkeypatch: pytes
 
 def test_wrong_counts_name_the_command(tmp_path: Path) -> None:
     save(tmp_path / "medmnist" / "pathmnist_128.npz", 128, 3)
-    with pytest.raises(DataError, match=r"has 89996 images; got 4\. Run `rayfl data get pathmnist size=128`"):
+    with pytest.raises(
+        DataError, match=r"has 89996 images; got 4\. Run `rayfl data get pathmnist size=128`"
+    ):
         MedMnist(dataset="pathmnist", size=128).load(tmp_path)
 
 
@@ -109,7 +120,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 )
 def test_strange_content_is_refused(tmp_path: Path, others: dict[str, Any], complaint: str) -> None:
     save(tmp_path / "medmnist" / "octmnist.npz", 28, 1, **others)
-    with pytest.raises(DataError, match=rf"octmnist\.npz must be a whole \.npz of MedMNIST; got .*{complaint}"):
+    with pytest.raises(
+        DataError, match=rf"octmnist\.npz must be a whole \.npz of MedMNIST; got .*{complaint}"
+    ):
         DATASETS.build("octmnist").load(tmp_path)
 
 

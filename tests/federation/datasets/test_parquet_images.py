@@ -1,4 +1,5 @@
-"""Parquet in the Hugging Face form: several files, names from the metadata, any of the usual columns."""
+"""Parquet in the Hugging Face form: several files, names from the metadata, any of the usual
+columns."""
 
 from __future__ import annotations
 
@@ -34,18 +35,25 @@ def save(
 ) -> None:
     """Images whose pixels are their label."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{"bytes": encoded(int(y or 0) % 256, side), "path": f"{i}.png"} for i, y in enumerate(labels)]
+    rows = [
+        {"bytes": encoded(int(y or 0) % 256, side), "path": f"{i}.png"}
+        for i, y in enumerate(labels)
+    ]
     table = pa.table({image: rows, label: labels})
     if names:
         features = {label: {"names": names, "_type": "ClassLabel"}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+        table = table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": features}})}
+        )
     pq.write_table(table, file)
 
 
 @pytest.mark.parametrize("below", ["", "data"])
 @pytest.mark.parametrize("held_out", ["test", "validation"])
 @pytest.mark.parametrize(("image", "label"), [("image", "label"), ("img", "labels")])
-def test_files_in_order_with_names(tmp_path: Path, below: str, held_out: str, image: str, label: str) -> None:
+def test_files_in_order_with_names(
+    tmp_path: Path, below: str, held_out: str, image: str, label: str
+) -> None:
     folder = tmp_path / "pets" / below
     save(folder / "train-00001-of-00002.parquet", [0, 1], ["cat", "dog"], image, label)
     save(folder / "train-00000-of-00002.parquet", [1, 1, 0], ["cat", "dog"], image, label)
@@ -66,7 +74,10 @@ def test_chosen_columns(tmp_path: Path) -> None:
 
 def test_plain_bytes_will_do(tmp_path: Path) -> None:
     for name in ("train", "test"):
-        pq.write_table(pa.table({"image": [encoded(0), encoded(1)], "label": [0, 1]}), tmp_path / f"{name}.parquet")
+        pq.write_table(
+            pa.table({"image": [encoded(0), encoded(1)], "label": [0, 1]}),
+            tmp_path / f"{name}.parquet",
+        )
     assert Parquet(path=tmp_path, channels=1).load(tmp_path).train.x[:, 0, 0, 0].tolist() == [0, 1]
 
 
@@ -83,7 +94,10 @@ def test_without_a_test_file_there_is_a_seeded_split(tmp_path: Path) -> None:
     [
         ([0, 2], r"train\.parquet: labels lie in \[0, 2\); got 2 at position 1"),
         ([0, -1], r"train\.parquet: labels lie in \[0, 2\); got -1 at position 1"),
-        ([0, None], r"train\.parquet must be labelled with whole numbers throughout; got int64, 1 missing"),
+        (
+            [0, None],
+            r"train\.parquet must be labelled with whole numbers throughout; got int64, 1 missing",
+        ),
         ([0.0, 1.0], r"with whole numbers throughout; got double"),
     ],
 )
@@ -95,12 +109,17 @@ def test_wrong_labels_are_refused(tmp_path: Path, labels: list[Any], complaint: 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     save(tmp_path / "train.parquet", [0], image="photo")
-    with pytest.raises(DataError, match=r"train\.parquet must have a column image or img; got photo, label"):
+    with pytest.raises(
+        DataError, match=r"train\.parquet must have a column image or img; got photo, label"
+    ):
         Parquet(path=tmp_path).load(tmp_path)
 
 
 def test_a_row_that_is_no_image_is_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"image": [encoded(0), b"no", None], "label": [0, 0, 0]}), tmp_path / "train.parquet")
+    pq.write_table(
+        pa.table({"image": [encoded(0), b"no", None], "label": [0, 0, 0]}),
+        tmp_path / "train.parquet",
+    )
     with pytest.raises(DataError, match=r"train\.parquet row 1 must be a whole image file"):
         Parquet(path=tmp_path).load(tmp_path)
 
@@ -109,7 +128,9 @@ def test_files_of_two_sizes_need_a_side(tmp_path: Path) -> None:
     save(tmp_path / "train-0.parquet", [0])
     save(tmp_path / "train-1.parquet", [1], side=5)
     save(tmp_path / "test.parquet", [1])
-    with pytest.raises(DataError, match=r"\(4, 4, 3\); got \(5, 5, 3\) in .*train-1\.parquet\. Set `side`"):
+    with pytest.raises(
+        DataError, match=r"\(4, 4, 3\); got \(5, 5, 3\) in .*train-1\.parquet\. Set `side`"
+    ):
         Parquet(path=tmp_path).load(tmp_path)
     assert Parquet(path=tmp_path, side=3).load(tmp_path).shape == (3, 3, 3)
 

@@ -56,7 +56,13 @@ def test_cifar10_is_in_the_publishers_order_and_quick() -> None:
 @pytest.mark.parametrize("form", ["CIFAR-10_human.pt", "cifar10n_train_labels.parquet"])
 @pytest.mark.parametrize(
     ("key", "percent"),
-    [("aggregate", 9.01), ("random1", 17.23), ("random2", 18.12), ("random3", 17.64), ("worse", 40.21)],
+    [
+        ("aggregate", 9.01),
+        ("random1", 17.23),
+        ("random2", 18.12),
+        ("random3", 17.64),
+        ("worse", 40.21),
+    ],
 )
 def test_human_labels_join_with_the_published_noise(form: str, key: str, percent: float) -> None:
     file: Path = data_root() / "cifar-n" / form

@@ -1,4 +1,5 @@
-"""Names of datasets: each imports, builds and describes itself; a user's own comes by import path."""
+"""Names of datasets: each imports, builds and describes itself; a user's own comes by import
+path."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_every_name_builds_and_describes_itself(name: str) -> None:
     assert DATASETS.build(DATASETS.describe(part)) == part
 
 
-@pytest.mark.parametrize("name", [name for name in DATASETS.names() if issubclass(DATASETS.find(name), OnDisk)])
+@pytest.mark.parametrize(
+    "name", [name for name in DATASETS.names() if issubclass(DATASETS.find(name), OnDisk)]
+)
 def test_every_dataset_on_disk_says_what_it_needs(name: str) -> None:
     found = DATASETS.find(name)
     assert issubclass(found, OnDisk)

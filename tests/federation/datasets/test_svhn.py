@@ -52,13 +52,18 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))}, "with N labels; got uint8"),
+        (
+            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))},
+            "with N labels; got uint8",
+        ),
         ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1))}, "with N labels; got float64"),
         ({"Z": np.zeros(3)}, "with X and y; got 'X'"),
     ],
 )
 @pytest.mark.usefixtures("files")
-def test_another_content_is_refused(tmp_path: Path, content: dict[str, Any], complaint: str) -> None:
+def test_another_content_is_refused(
+    tmp_path: Path, content: dict[str, Any], complaint: str
+) -> None:
     savemat(tmp_path / "svhn" / "train_32x32.mat", content)
     with pytest.raises(DataError, match=complaint):
         Svhn().load(tmp_path)

@@ -28,17 +28,24 @@ def test_digits_are_those_of_scikit_learn_once_each() -> None:
 
 def test_digits_are_split_by_class() -> None:
     dataset = Digits().load(NOWHERE)
-    share = np.bincount(dataset.test.y) / np.bincount(np.concatenate([dataset.train.y, dataset.test.y]))
+    share = np.bincount(dataset.test.y) / np.bincount(
+        np.concatenate([dataset.train.y, dataset.test.y])
+    )
     assert np.abs(share - 360 / 1797).max() < 1 / 170
 
 
 def test_digits_never_change() -> None:
-    assert Digits().load(NOWHERE).sha256 == "a0deffbce1d70e129ca5e7d159b5862ecad8ca3c1c5b67daacaf6f29afb5de82"
+    assert (
+        Digits().load(NOWHERE).sha256
+        == "a0deffbce1d70e129ca5e7d159b5862ecad8ca3c1c5b67daacaf6f29afb5de82"
+    )
 
 
 def nearest_pattern_accuracy(dataset: Dataset) -> float:
     flat = dataset.train.x.reshape(len(dataset.train), -1).astype(float)
-    centres = np.stack([flat[dataset.train.y == c].mean(axis=0) for c in range(len(dataset.classes))])
+    centres = np.stack(
+        [flat[dataset.train.y == c].mean(axis=0) for c in range(len(dataset.classes))]
+    )
     distances = ((dataset.test.x.reshape(len(dataset.test), 1, -1) - centres) ** 2).sum(axis=2)
     return float((distances.argmin(axis=1) == dataset.test.y).mean())
 

@@ -33,7 +33,9 @@ RANDOM: list[Any] = [
 
 
 def example(clients: int = 8, per_class: int = 20) -> Truth:
-    images = np.random.default_rng(0).integers(0, 256, (clients * per_class * 10, 3, 3, 1), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(
+        0, 256, (clients * per_class * 10, 3, 3, 1), dtype=np.uint8
+    )
     tasks = tuple((k % 10, (k + 1) % 10) for k in range(clients))
     return truth_of([[per_class] * 10] * clients, images=images, tasks=tasks)
 
@@ -79,11 +81,19 @@ def test_every_registered_name_leads_to_a_component(name: str) -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=150, deadline=None)
-def test_exact_counts_are_exact_on_every_client(counts: list[list[int]], rate: float, seed: int) -> None:
+def test_exact_counts_are_exact_on_every_client(
+    counts: list[list[int]], rate: float, seed: int
+) -> None:
     truth = truth_of(counts)
     sizes = np.array(counts).sum(axis=1)
-    for spec in ({"name": "symmetric", "rate": rate}, {"name": "asymmetric", "rate": rate, "pairs": "next"}):
-        assert changed(truth, corrupt(spec, truth, seed)).tolist() == np.floor(rate * sizes + 1e-9).tolist()
+    for spec in (
+        {"name": "symmetric", "rate": rate},
+        {"name": "asymmetric", "rate": rate, "pairs": "next"},
+    ):
+        assert (
+            changed(truth, corrupt(spec, truth, seed)).tolist()
+            == np.floor(rate * sizes + 1e-9).tolist()
+        )
 
 
 @given(

@@ -11,7 +11,12 @@ from rayfl.federation.noise.pairs import CIFAR100_SUPERCLASS, flip_table
 
 from .truths import changed, confusion, corrupt, federation, server, truth_of
 
-TABLES: list[tuple[Any, int]] = [("next", 10), ("previous", 10), ("superclass_ring", 100), ("next", 3)]
+TABLES: list[tuple[Any, int]] = [
+    ("next", 10),
+    ("previous", 10),
+    ("superclass_ring", 100),
+    ("next", 3),
+]
 
 
 @pytest.mark.parametrize(("pairs", "classes"), TABLES)
@@ -44,7 +49,9 @@ def test_the_superclass_ring_stays_among_the_five_of_a_superclass() -> None:
 @pytest.mark.parametrize("count", ["per_class", "per_class_floor", "exact"])
 def test_fedcr_asymmetric_cifar10_at_40_percent(count: str) -> None:
     truth = server(500)
-    result = corrupt({"name": "asymmetric", "rate": 0.4, "pairs": "cifar10-fedcr", "count": count}, truth)
+    result = corrupt(
+        {"name": "asymmetric", "rate": 0.4, "pairs": "cifar10-fedcr", "count": count}, truth
+    )
     table = confusion(truth, result)
     assert changed(truth, result).tolist() == [1000]
     if count != "exact":
@@ -77,22 +84,39 @@ def test_counts_per_class_are_rounded_as_named(count: str, rounds: int) -> None:
 def test_fedds_asymmetric_takes_a_floor_of_each_source_class() -> None:
     counts = np.random.default_rng(0).integers(0, 60, (40, 10))
     truth = truth_of(counts.tolist())
-    spec = {"name": "asymmetric", "rate": "discrete", "pairs": "cifar10-fedds", "count": "per_class_floor"}
+    spec = {
+        "name": "asymmetric",
+        "rate": "discrete",
+        "pairs": "cifar10-fedds",
+        "count": "per_class_floor",
+    }
     result = corrupt(spec, truth)
     tenths = np.rint(result.nominal * 10).astype(int)[:, None]
-    assert changed(truth, result).tolist() == (tenths * counts[:, [9, 2, 4, 3]] // 10).sum(axis=1).tolist()
+    assert (
+        changed(truth, result).tolist()
+        == (tenths * counts[:, [9, 2, 4, 3]] // 10).sum(axis=1).tolist()
+    )
 
 
 def test_fedds_asymmetric_is_22_percent_overall() -> None:
     truth = federation()
     rate = {"name": "discrete", "balanced": True}
-    spec = {"name": "asymmetric", "rate": rate, "pairs": "cifar10-fedds", "count": "per_class_floor"}
-    assert np.mean(corrupt(spec, truth).given != truth.labels) == pytest.approx(0.4 * 0.55, abs=1e-12)
+    spec = {
+        "name": "asymmetric",
+        "rate": rate,
+        "pairs": "cifar10-fedds",
+        "count": "per_class_floor",
+    }
+    assert np.mean(corrupt(spec, truth).given != truth.labels) == pytest.approx(
+        0.4 * 0.55, abs=1e-12
+    )
 
 
 def test_fedds_asymmetric_moves_four_classes_and_no_other() -> None:
     truth = federation()
-    table = confusion(truth, corrupt({"name": "asymmetric", "rate": 0.5, "pairs": "cifar10-fedds"}, truth))
+    table = confusion(
+        truth, corrupt({"name": "asymmetric", "rate": 0.5, "pairs": "cifar10-fedds"}, truth)
+    )
     moved = {(int(a), int(b)) for a, b in np.argwhere(table) if a != b}
     assert moved == {(9, 1), (2, 0), (4, 7), (3, 5)}
 
@@ -107,7 +131,9 @@ def test_fedrn_pairflip_takes_a_floor_of_all_samples_whatever_their_class() -> N
 
 def test_pairs_may_be_written_out() -> None:
     truth = server(10, classes=3)
-    table = confusion(truth, corrupt({"name": "asymmetric", "rate": 1, "pairs": {"0": 2, 2: 0}}, truth))
+    table = confusion(
+        truth, corrupt({"name": "asymmetric", "rate": 1, "pairs": {"0": 2, 2: 0}}, truth)
+    )
     assert table.tolist() == [[0, 0, 10], [0, 10, 0], [10, 0, 0]]
 
 

@@ -16,7 +16,9 @@ from .truths import corrupt, truth_of
 
 CLEAN = np.array([0, 1, 2, 0, 1, 2])
 NOISY = np.array([0, 2, 2, 1, 1, 0])
-TRUTH = replace(truth_of([[1, 1, 0], [0, 1, 0]]), labels=CLEAN[[4, 0, 1]], position=np.array([4, 0, 1]))
+TRUTH = replace(
+    truth_of([[1, 1, 0], [0, 1, 0]]), labels=CLEAN[[4, 0, 1]], position=np.array([4, 0, 1])
+)
 
 
 @pytest.fixture
@@ -48,7 +50,9 @@ def test_human_labels_are_those_of_the_samples_positions(human_file: Path) -> No
 
 def test_human_labels_of_another_order_are_refused(human_file: Path) -> None:
     other = replace(TRUTH, labels=np.array([1, 0, 2]))
-    with pytest.raises(DataError, match=r"got 1 of 3 differ, first at position 1\. Use the dataset"):
+    with pytest.raises(
+        DataError, match=r"got 1 of 3 differ, first at position 1\. Use the dataset"
+    ):
         corrupt({"name": "human", "file": human_file, "key": "worse_label"}, other)
 
 
@@ -67,7 +71,9 @@ def test_too_few_human_labels_are_refused(human_file: Path) -> None:
 def test_labels_from_a_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"labels.{suffix}"
     if suffix == "csv":
-        path.write_text("file,label\n" + "\n".join(f"{i}.png,{label}" for i, label in enumerate(NOISY)))
+        path.write_text(
+            "file,label\n" + "\n".join(f"{i}.png,{label}" for i, label in enumerate(NOISY))
+        )
     elif suffix == "npy":
         np.save(path, NOISY)
     else:
@@ -95,4 +101,6 @@ def test_labels_that_do_not_fit_are_refused(tmp_path: Path, labels: list[int], r
 def test_another_column_may_hold_the_labels(tmp_path: Path) -> None:
     path = tmp_path / "labels.json"
     path.write_text(json.dumps({"label": [0] * 6, "second": NOISY.tolist()}))
-    assert corrupt({"name": "explicit", "file": path, "column": "second"}, TRUTH).given.tolist() == [1, 0, 2]
+    assert corrupt(
+        {"name": "explicit", "file": path, "column": "second"}, TRUTH
+    ).given.tolist() == [1, 0, 2]

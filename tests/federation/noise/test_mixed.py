@@ -17,7 +17,10 @@ NEXT = {"name": "asymmetric", "rate": 1, "pairs": "next"}
 
 
 def mixed(*parts: tuple[Any, Any]) -> dict[str, Any]:
-    return {"name": "mixed", "parts": [{"noise": noise, "clients": clients} for noise, clients in parts]}
+    return {
+        "name": "mixed",
+        "parts": [{"noise": noise, "clients": clients} for noise, clients in parts],
+    }
 
 
 def test_fedrn_mixed_noise_has_a_ramp_of_its_own_in_each_half() -> None:
@@ -73,7 +76,11 @@ def test_parts_see_the_pictures_of_their_own_samples() -> None:
     truth = truth_of([[20] * 5] * 4, images=images)
     mine = np.isin(truth.owner, [1, 3])
     alone = replace(
-        truth, labels=truth.labels[mine], owner=truth.owner[mine] // 2, clients=2, images=lambda: images[mine]
+        truth,
+        labels=truth.labels[mine],
+        owner=truth.owner[mine] // 2,
+        clients=2,
+        images=lambda: images[mine],
     )
     noise = {"name": "instance", "rate": 0.8}
     assert (corrupt(mixed((noise, [1, 3])), truth).given[mine] == corrupt(noise, alone).given).all()

@@ -12,11 +12,15 @@ from rayfl.federation.noise.selection import floor_of
 from .truths import changed, confusion, corrupt, federation, server, truth_of
 
 
-@pytest.mark.parametrize(("rate", "size", "expected"), [(0.29, 100, 29), (0.57, 100, 57), (0.3, 9, 2), (1.0, 7, 7)])
+@pytest.mark.parametrize(
+    ("rate", "size", "expected"), [(0.29, 100, 29), (0.57, 100, 57), (0.3, 9, 2), (1.0, 7, 7)]
+)
 def test_a_rate_times_a_size_is_not_lost_to_rounding(rate: float, size: int, expected: int) -> None:
     assert floor_of(np.array([rate]), np.array([size])).tolist() == [expected]
     one_class_each = truth_of([[size, 0]])
-    assert changed(one_class_each, corrupt({"name": "symmetric", "rate": rate}, one_class_each)) == [expected]
+    assert changed(
+        one_class_each, corrupt({"name": "symmetric", "rate": rate}, one_class_each)
+    ) == [expected]
 
 
 def test_fedds_exact_count_is_the_sum_of_the_floors() -> None:
@@ -30,7 +34,9 @@ def test_fedds_exact_count_is_the_sum_of_the_floors() -> None:
 @pytest.mark.parametrize("targets", ["others", "present"])
 def test_fedds_no_label_is_right_at_rate_one(targets: str) -> None:
     truth = federation(clients=10)
-    assert (corrupt({"name": "symmetric", "rate": 1, "targets": targets}, truth).given != truth.labels).all()
+    assert (
+        corrupt({"name": "symmetric", "rate": 1, "targets": targets}, truth).given != truth.labels
+    ).all()
 
 
 def test_fedcr_exact_count_per_class() -> None:
@@ -52,7 +58,10 @@ def test_fedcr_exclusive_transition_at_rate_80_percent(classes: int, off_diagona
 @pytest.mark.parametrize(("targets", "own"), [("all", 0.1), ("others", 0.0)])
 def test_targets_are_uniform(targets: str, own: float) -> None:
     truth = server(9000)
-    matrix = confusion(truth, corrupt({"name": "symmetric", "rate": 1, "targets": targets}, truth)) / 9000
+    matrix = (
+        confusion(truth, corrupt({"name": "symmetric", "rate": 1, "targets": targets}, truth))
+        / 9000
+    )
     wanted = np.full((10, 10), (1 - own) / 9) * ~np.eye(10, dtype=bool) + own * np.eye(10)
     assert np.abs(matrix - wanted).max() < 5 * np.sqrt(0.1 / 9000)
 
@@ -61,7 +70,9 @@ def test_targets_are_uniform(targets: str, own: float) -> None:
 def test_fedcr_inclusive_noise_is_milder_than_its_rate(rate: float, actual: float) -> None:
     truth = server(5000)
     result = corrupt({"name": "symmetric", "rate": rate, "targets": "all"}, truth)
-    assert np.mean(result.given != truth.labels) == pytest.approx(actual, abs=5 * np.sqrt(0.09 * rate / 50_000))
+    assert np.mean(result.given != truth.labels) == pytest.approx(
+        actual, abs=5 * np.sqrt(0.09 * rate / 50_000)
+    )
 
 
 FLIP_RATES = {
@@ -75,12 +86,18 @@ CELLS = [(c, *GRID[i], rate) for c, row in FLIP_RATES.items() for i, rate in enu
 
 
 @pytest.mark.parametrize(("classes", "rho", "tau", "expected"), CELLS)
-def test_fedcorr_flip_rate_of_the_whole_system(classes: int, rho: float, tau: float, expected: float) -> None:
+def test_fedcorr_flip_rate_of_the_whole_system(
+    classes: int, rho: float, tau: float, expected: float
+) -> None:
     truth = federation(clients=20_000 // classes, per_class=5, classes=classes)
     rate = {"name": "rho_tau", "rho": rho, "tau": tau}
-    result = corrupt({"name": "symmetric", "rate": rate, "targets": "all", "count": "bernoulli"}, truth)
+    result = corrupt(
+        {"name": "symmetric", "rate": rate, "targets": "all", "count": "bernoulli"}, truth
+    )
     realised, others = np.mean(result.given != truth.labels), 1 - 1 / classes
-    assert realised == pytest.approx(result.nominal.mean() * others, abs=5 * np.sqrt(0.25 / 100_000))
+    assert realised == pytest.approx(
+        result.nominal.mean() * others, abs=5 * np.sqrt(0.25 / 100_000)
+    )
     # the spread of the rates needs many clients: their standard deviation is below .4
     rates = RATES.build(rate).per_client(400_000, np.random.default_rng(0))
     assert rates.mean() * others == pytest.approx(expected, abs=5 * 0.4 / np.sqrt(400_000))
@@ -106,7 +123,9 @@ def test_fedcorr_and_fbnll_rho_zero_changes_nothing(spec: Any) -> None:
 def test_fedcorr_clients_without_noise_keep_their_labels() -> None:
     truth = federation()
     rate = {"name": "rho_tau", "rho": 0.5, "tau": 0.5}
-    result = corrupt({"name": "symmetric", "rate": rate, "targets": "all", "count": "bernoulli"}, truth)
+    result = corrupt(
+        {"name": "symmetric", "rate": rate, "targets": "all", "count": "bernoulli"}, truth
+    )
     quiet = result.nominal == 0
     assert 20 < quiet.sum() < 80
     assert not changed(truth, result)[quiet].any()
@@ -116,8 +135,12 @@ def test_fedcorr_clients_without_noise_keep_their_labels() -> None:
 def test_fedcorr_full_noise_is_right_once_in_ten() -> None:
     truth = federation()
     rate = {"name": "rho_tau", "rho": 1, "tau": 1}
-    result = corrupt({"name": "symmetric", "rate": rate, "targets": "all", "count": "bernoulli"}, truth)
-    assert np.mean(result.given != truth.labels) == pytest.approx(0.9, abs=5 * np.sqrt(0.09 / 50_000))
+    result = corrupt(
+        {"name": "symmetric", "rate": rate, "targets": "all", "count": "bernoulli"}, truth
+    )
+    assert np.mean(result.given != truth.labels) == pytest.approx(
+        0.9, abs=5 * np.sqrt(0.09 / 50_000)
+    )
 
 
 @pytest.mark.parametrize("targets", ["others", "all", "present"])
@@ -130,7 +153,9 @@ def test_rate_zero_changes_nothing(targets: str, count: str) -> None:
 
 @pytest.mark.parametrize(("top", "total"), [(0.4, 9_900), (0.8, 19_800)])
 def test_fedrn_ramp_corrupts_the_printed_number(top: float, total: int) -> None:
-    truth = truth_of([[250 if c in (k % 10, (k + 3) % 10) else 0 for c in range(10)] for k in range(100)])
+    truth = truth_of(
+        [[250 if c in (k % 10, (k + 3) % 10) else 0 for c in range(10)] for k in range(100)]
+    )
     result = corrupt({"name": "symmetric", "rate": {"name": "ramp", "max": top}}, truth)
     assert changed(truth, result).sum() == total
     assert np.mean(result.given != truth.labels) == pytest.approx(result.nominal.mean(), abs=1e-9)
@@ -155,14 +180,18 @@ def test_present_targets_are_classes_of_the_client() -> None:
 
 def test_present_targets_are_uniform() -> None:
     truth = truth_of([[0, 9000, 1, 1, 0, 1]])
-    moved = confusion(truth, corrupt({"name": "symmetric", "rate": 1, "targets": "present"}, truth))[1]
+    moved = confusion(
+        truth, corrupt({"name": "symmetric", "rate": 1, "targets": "present"}, truth)
+    )[1]
     assert moved[[0, 1, 4]].tolist() == [0, 0, 0]
     assert np.abs(moved[[2, 3, 5]] - 3000).max() < 5 * np.sqrt(2000)
 
 
 def test_present_targets_on_a_client_of_one_class_are_refused() -> None:
     truth = truth_of([[5, 5], [9, 0]])
-    with pytest.raises(ConfigError, match=r"two classes on every noisy client; got one class on client 1"):
+    with pytest.raises(
+        ConfigError, match=r"two classes on every noisy client; got one class on client 1"
+    ):
         corrupt({"name": "symmetric", "rate": 0.5, "targets": "present"}, truth)
     quiet = corrupt({"name": "symmetric", "rate": [0.4, 0], "targets": "present"}, truth)
     assert changed(truth, quiet).tolist() == [4, 0]
@@ -176,16 +205,26 @@ def test_others_need_a_second_class() -> None:
 @pytest.mark.parametrize(("count", "spread"), [("exact", False), ("bernoulli", True)])
 def test_only_bernoulli_counts_vary(count: str, spread: bool) -> None:
     truth = federation(clients=30)
-    assert (np.ptp(changed(truth, corrupt({"name": "symmetric", "rate": 0.3, "count": count}, truth))) > 0) == spread
+    assert (
+        np.ptp(changed(truth, corrupt({"name": "symmetric", "rate": 0.3, "count": count}, truth)))
+        > 0
+    ) == spread
 
 
 def test_flips_of_equal_clients_do_not_repeat() -> None:
     """One benchmark seeds every client alike, so that equal clients carry equal flips."""
     truth = federation(clients=20)
     truth = type(truth)(
-        np.tile(np.repeat(np.arange(10), 50), 20), np.repeat(np.arange(20), 500), truth.position, 20, 10, truth.images
+        np.tile(np.repeat(np.arange(10), 50), 20),
+        np.repeat(np.arange(20), 500),
+        truth.position,
+        20,
+        10,
+        truth.images,
     )
-    wrong = (corrupt({"name": "symmetric", "rate": 0.4}, truth).given != truth.labels).reshape(20, 500)
+    wrong = (corrupt({"name": "symmetric", "rate": 0.4}, truth).given != truth.labels).reshape(
+        20, 500
+    )
     assert len({tuple(row) for row in wrong}) == 20
 
 

@@ -15,7 +15,9 @@ FIVE: Tasks = tuple(task for task in ((0, 1), (8, 9), (2, 3), (4, 5), (6, 7)) fo
 
 
 def users(tasks: Tasks, own: int = 400, foreign: int = 20) -> Truth:
-    return truth_of([[own if c in task else foreign for c in range(10)] for task in tasks], tasks=tasks)
+    return truth_of(
+        [[own if c in task else foreign for c in range(10)] for task in tasks], tasks=tasks
+    )
 
 
 def wrong_labels(truth: Truth, result: Corruption, client: int) -> set[int]:
@@ -25,7 +27,9 @@ def wrong_labels(truth: Truth, result: Corruption, client: int) -> set[int]:
 
 @pytest.mark.parametrize("mode", ["independent", "dependent"])
 @pytest.mark.parametrize("tasks", [TWO, FIVE])
-def test_fbnll_all_changed_labels_of_a_user_are_one_class_outside_its_task(mode: str, tasks: Tasks) -> None:
+def test_fbnll_all_changed_labels_of_a_user_are_one_class_outside_its_task(
+    mode: str, tasks: Tasks
+) -> None:
     truth = users(tasks)
     result = corrupt({"name": "task", "mode": mode}, truth)
     targets = [wrong_labels(truth, result, k) for k in range(20)]
@@ -39,7 +43,8 @@ def test_fbnll_independent_selects_a_floor_of_all_local_samples() -> None:
     result = corrupt({"name": "task"}, truth)
     selected = np.bincount(truth.owner) // 4
     missing = selected - changed(truth, result)
-    # the selected samples that bear the target label already: 21 of each class on a user, a quarter of them drawn
+    # the selected samples that bear the target label already: 21 of each class on a user, a quarter
+    # of them drawn
     assert missing.min() >= 0
     assert missing.max() <= 21
     assert 1 < missing.mean() < 10
@@ -87,7 +92,10 @@ def test_fbnll_alpha_zero_changes_nothing(mode: str) -> None:
 
 @pytest.mark.parametrize(
     ("tasks", "rule"),
-    [(None, r"needs a partition with tasks; got one without"), (((0,), (0, 1)), r"got all classes for client 1")],
+    [
+        (None, r"needs a partition with tasks; got one without"),
+        (((0,), (0, 1)), r"got all classes for client 1"),
+    ],
 )
 def test_clients_without_a_class_to_flip_to_are_refused(tasks: Any, rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):

@@ -20,7 +20,10 @@ MATRIX = [[0.7, 0.3, 0.0], [0.0, 1.0, 0.0], [0.25, 0.25, 0.5]]
 def test_the_matrix_is_recovered_within_its_standard_error(seed: int, classes: int) -> None:
     wanted = np.random.default_rng(seed).dirichlet(np.ones(classes), size=classes)
     truth = server(20_000, classes)
-    found = confusion(truth, corrupt({"name": "transition", "matrix": wanted.tolist()}, truth, seed)) / 20_000
+    found = (
+        confusion(truth, corrupt({"name": "transition", "matrix": wanted.tolist()}, truth, seed))
+        / 20_000
+    )
     assert np.abs(found - wanted).max() < 6 * np.sqrt(0.25 / 20_000)
     assert (np.abs(found - wanted) <= 6 * np.sqrt(wanted * (1 - wanted) / 20_000) + 1e-3).all()
 

@@ -24,7 +24,15 @@ def truth_of(
     clients, classes = table.shape
     cells = np.random.default_rng(11).permutation(np.repeat(np.arange(table.size), table.ravel()))
     pixels = np.zeros((len(cells), 2, 2, 1), np.uint8) if images is None else images
-    return Truth(cells % classes, cells // classes, np.arange(len(cells)), clients, classes, lambda: pixels, tasks)
+    return Truth(
+        cells % classes,
+        cells // classes,
+        np.arange(len(cells)),
+        clients,
+        classes,
+        lambda: pixels,
+        tasks,
+    )
 
 
 def server(per_class: int, classes: int = 10) -> Truth:

@@ -50,7 +50,9 @@ def big_pool() -> Pool:
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=150, deadline=None)
-def test_every_sample_has_exactly_one_owner(sizes: list[int], clients: int, which: Any, seed: int) -> None:
+def test_every_sample_has_exactly_one_owner(
+    sizes: list[int], clients: int, which: Any, seed: int
+) -> None:
     pool = pool_of(sizes, clients, groups=np.arange(sum(sizes)))
     owner = assign(which, pool, seed).owner
     assert owner.dtype == np.int64
@@ -121,7 +123,9 @@ def test_every_registered_name_leads_to_a_component() -> None:
 @pytest.mark.parametrize(("each", "clients"), [(1, 100), (120, 1150)])
 def test_impossible_requests_end_within_a_second(spec: Any, each: int, clients: int) -> None:
     pool = pool_of([each] * 10, clients, groups=np.arange(10 * each))
-    if each > 1 and not (isinstance(spec, dict) and spec["name"] in {"dirichlet", "quantity", "groups"}):
+    if each > 1 and not (
+        isinstance(spec, dict) and spec["name"] in {"dirichlet", "quantity", "groups"}
+    ):
         pool = pool_of([each] * 10, 1201, groups=np.arange(10 * each))
     start = time.perf_counter()
     with pytest.raises(ConfigError, match=r"; got "):
@@ -148,7 +152,9 @@ def test_settings_out_of_range_are_refused_by_name(spec: Any, field: str) -> Non
         PARTITIONS.build(spec)
 
 
-@pytest.mark.parametrize("spec", [s for s in [*COVERING, *PARTIAL] if "quantity" not in str(s)], ids=str)
+@pytest.mark.parametrize(
+    "spec", [s for s in [*COVERING, *PARTIAL] if "quantity" not in str(s)], ids=str
+)
 def test_a_million_samples_over_ten_thousand_clients_take_a_moment(spec: Any) -> None:
     pool = pool_of([100_000] * 10, clients=10_000, groups=np.arange(1_000_000) // 5)
     start = time.perf_counter()

@@ -10,7 +10,9 @@ from rayfl.federation.partition.bernoulli_dirichlet import holders, shared
 from .pools import assign, held, pool_of
 
 
-def test_fedcorr_partition_covers_the_data_and_keeps_to_phi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fedcorr_partition_covers_the_data_and_keeps_to_phi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     drawn = []
 
     def recorded(clients: int, classes: int, phi: float, rng: np.random.Generator) -> object:
@@ -28,7 +30,9 @@ def test_fedcorr_partition_covers_the_data_and_keeps_to_phi(monkeypatch: pytest.
     assert abs(np.mean(drawn[-1]) - 0.7) < 5 * np.sqrt(0.7 * 0.3 / 1000)
 
 
-@pytest.mark.parametrize(("clients", "classes", "phi"), [(500, 2, 0.1), (1, 30, 0.1), (2, 10, 0.3), (1, 1, 0.01)])
+@pytest.mark.parametrize(
+    ("clients", "classes", "phi"), [(500, 2, 0.1), (1, 30, 0.1), (2, 10, 0.3), (1, 1, 0.01)]
+)
 def test_no_row_and_no_column_stays_empty(clients: int, classes: int, phi: float) -> None:
     holds = holders(clients, classes, phi, np.random.default_rng(0))
     assert holds.any(axis=1).all()
@@ -40,7 +44,9 @@ def test_phi_of_one_makes_everyone_a_holder() -> None:
 
 
 def test_a_hopeless_phi_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"got none such in 1000 draws with phi = 1e-09\. Raise phi"):
+    with pytest.raises(
+        ConfigError, match=r"got none such in 1000 draws with phi = 1e-09\. Raise phi"
+    ):
         assign({"name": "bernoulli_dirichlet", "phi": 1e-9}, pool_of([10] * 3, clients=2))
 
 
@@ -52,4 +58,6 @@ def test_samples_fall_independently_with_dirichlet_shares() -> None:
     assert not counts[:, 1].any()
     assert (counts.sum(axis=1) == 60).all()
     assert counts[:, 0].mean() == pytest.approx(20, abs=0.6)
-    assert counts[:, 0].var() == pytest.approx(60 * (1 / 3) * (2 / 3) * (60 + 15) / (1 + 15), rel=0.1)
+    assert counts[:, 0].var() == pytest.approx(
+        60 * (1 / 3) * (2 / 3) * (60 + 15) / (1 + 15), rel=0.1
+    )

@@ -9,7 +9,8 @@ from .pools import assign, held, pool_of
 
 
 @pytest.mark.parametrize(
-    ("classes", "clients", "per_client"), [(10, 20, 1), (10, 20, 3), (10, 3, 4), (10, 10, 10), (7, 2, 5)]
+    ("classes", "clients", "per_client"),
+    [(10, 20, 1), (10, 20, 3), (10, 3, 4), (10, 10, 10), (7, 2, 5)],
 )
 def test_every_client_has_its_number_of_classes_and_every_class_a_holder(
     classes: int, clients: int, per_client: int
@@ -56,12 +57,24 @@ def test_fedmatch_profile_fits_uneven_classes() -> None:
 @pytest.mark.parametrize(
     ("spec", "sizes", "clients", "rule"),
     [
-        ({"name": "classes", "per_client": 4}, [9] * 3, 2, r"at most the number of classes \(3\); got 4"),
-        ({"name": "classes", "per_client": 1}, [100, 1], 8, r"receives a sample.*; got nothing for client \d of 8"),
+        (
+            {"name": "classes", "per_client": 4},
+            [9] * 3,
+            2,
+            r"at most the number of classes \(3\); got 4",
+        ),
+        (
+            {"name": "classes", "per_client": 1},
+            [100, 1],
+            8,
+            r"receives a sample.*; got nothing for client \d of 8",
+        ),
         ("fedmatch10", [100] * 9, 3, r"fedmatch10 needs 10 classes; got 9"),
         ("fedmatch10", [1] * 10, 50, r"enough samples for 50 clients; got 1 in the rarest"),
     ],
 )
-def test_impossible_requests_are_refused(spec: object, sizes: list[int], clients: int, rule: str) -> None:
+def test_impossible_requests_are_refused(
+    spec: object, sizes: list[int], clients: int, rule: str
+) -> None:
     with pytest.raises(ConfigError, match=rule):
         assign(spec, pool_of(sizes, clients))

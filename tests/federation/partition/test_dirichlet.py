@@ -19,7 +19,9 @@ def mean_distance_to_uniform(counts: NDArray[np.int64]) -> float:
 
 @pytest.mark.parametrize("alpha", [0.5, 10])
 @pytest.mark.parametrize("sizes", [[5400] * 10, [4500] * 10, [450] * 100])
-def test_fedds_dirichlet_covers_everything_and_leaves_ten_samples_to_everyone(alpha: float, sizes: list[int]) -> None:
+def test_fedds_dirichlet_covers_everything_and_leaves_ten_samples_to_everyone(
+    alpha: float, sizes: list[int]
+) -> None:
     pool = pool_of(sizes, clients=100)
     owner = assign({"name": "dirichlet", "alpha": alpha, "min_size": 10}, pool).owner
     assert owner.min() == 0
@@ -29,7 +31,9 @@ def test_fedds_dirichlet_covers_everything_and_leaves_ten_samples_to_everyone(al
 
 def test_fedrn_label_blind_dirichlet_is_nearly_iid_in_its_classes_and_uneven_in_size() -> None:
     pool = pool_of([5000] * 10, clients=100)
-    counts = held(pool, assign({"name": "dirichlet", "alpha": 0.5, "label_blind": True}, pool).owner)
+    counts = held(
+        pool, assign({"name": "dirichlet", "alpha": 0.5, "label_blind": True}, pool).owner
+    )
     assert mean_distance_to_uniform(counts) < 0.07
     assert counts.sum(axis=1).max() > 3 * counts.sum(axis=1).min()
 
@@ -44,7 +48,8 @@ def test_fedrn_dirichlet_over_labels_is_far_from_uniform() -> None:
 @pytest.mark.parametrize("cap", [True, False])
 @pytest.mark.parametrize("alpha", [0.1, 0.3])
 def test_small_alpha_ends_and_every_seed_has_its_own_partition(alpha: float, cap: bool) -> None:
-    """One benchmark reseeds inside its rejection loop: all seeds alike, and no end for alpha <= .3."""
+    """One benchmark reseeds inside its rejection loop: all seeds alike, and no end for alpha <=
+    .3."""
     pool = pool_of([5000] * 10, clients=100)
     spec = {"name": "dirichlet", "alpha": alpha, "cap": cap}
     first, second = assign(spec, pool, seed=0).owner, assign(spec, pool, seed=1).owner
@@ -66,8 +71,12 @@ def test_rejected_draws_are_followed_by_fresh_ones() -> None:
 
 
 def test_a_minimum_out_of_reach_is_refused_with_the_best_that_was_found() -> None:
-    with pytest.raises(ConfigError, match=r"holds at least 100 samples; got at best \d+ in 1000 draws over 50000"):
-        assign({"name": "dirichlet", "alpha": 0.1, "min_size": 100}, pool_of([5000] * 10, clients=100))
+    with pytest.raises(
+        ConfigError, match=r"holds at least 100 samples; got at best \d+ in 1000 draws over 50000"
+    ):
+        assign(
+            {"name": "dirichlet", "alpha": 0.1, "min_size": 100}, pool_of([5000] * 10, clients=100)
+        )
 
 
 def test_a_draw_that_just_reaches_the_minimum_is_taken() -> None:

@@ -9,9 +9,12 @@ from .pools import SVHN, assign, held, pool_of, sizes_of
 
 
 @pytest.mark.parametrize(
-    ("remainder", "sizes", "unused"), [("drop", [3, 3, 3], 2), ("last", [3, 3, 5], 0), ("spread", [4, 4, 3], 0)]
+    ("remainder", "sizes", "unused"),
+    [("drop", [3, 3, 3], 2), ("last", [3, 3, 5], 0), ("spread", [4, 4, 3], 0)],
 )
-def test_iid_deals_with_the_remainder_as_asked(remainder: str, sizes: list[int], unused: int) -> None:
+def test_iid_deals_with_the_remainder_as_asked(
+    remainder: str, sizes: list[int], unused: int
+) -> None:
     pool = pool_of([6, 5], clients=3)
     owner = assign({"name": "iid", "remainder": remainder}, pool).owner
     assert sizes_of(pool, owner).tolist() == sizes
@@ -53,5 +56,7 @@ def test_fedcr_iid_svhn_is_limited_by_its_rare_classes() -> None:
 
 
 def test_iid_per_class_refuses_more_clients_than_any_class_can_serve() -> None:
-    with pytest.raises(ConfigError, match=r"at least one sample for each of 10 clients; got classes of 9 samples"):
+    with pytest.raises(
+        ConfigError, match=r"at least one sample for each of 10 clients; got classes of 9 samples"
+    ):
         assign("iid_per_class", pool_of([9, 8], clients=10))

@@ -17,7 +17,9 @@ Table = dict[str, list[Any]]
 
 def write_csv(path: Path, table: Table) -> None:
     rows = zip(*table.values(), strict=True)
-    path.write_text("\n".join([",".join(table), *(",".join(map(str, row)) for row in rows)]), encoding="utf-8")
+    path.write_text(
+        "\n".join([",".join(table), *(",".join(map(str, row)) for row in rows)]), encoding="utf-8"
+    )
 
 
 def write_json(path: Path, table: Table) -> None:
@@ -31,7 +33,11 @@ def write_parquet(path: Path, table: Table) -> None:
     pq.write_table(pa.table(table), path)
 
 
-WRITERS: dict[str, Callable[[Path, Table], None]] = {"csv": write_csv, "json": write_json, "parquet": write_parquet}
+WRITERS: dict[str, Callable[[Path, Table], None]] = {
+    "csv": write_csv,
+    "json": write_json,
+    "parquet": write_parquet,
+}
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -39,21 +45,32 @@ WRITERS: dict[str, Callable[[Path, Table], None]] = {"csv": write_csv, "json": w
 def test_owners_come_from_the_file(tmp_path: Path, suffix: str, extra: Table) -> None:
     path = tmp_path / f"owners.{suffix}"
     WRITERS[suffix](path, {"client": [1, -1, 0, 1], **extra})
-    assert assign({"name": "explicit", "file": str(path)}, pool_of([4], clients=2)).owner.tolist() == [1, -1, 0, 1]
+    assert assign(
+        {"name": "explicit", "file": str(path)}, pool_of([4], clients=2)
+    ).owner.tolist() == [1, -1, 0, 1]
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_an_index_column_places_rows_and_leaves_the_rest_unused(tmp_path: Path, suffix: str) -> None:
+def test_an_index_column_places_rows_and_leaves_the_rest_unused(
+    tmp_path: Path, suffix: str
+) -> None:
     path = tmp_path / f"owners.{suffix}"
     WRITERS[suffix](path, {"index": [3, 0], "client": [1, 0]})
-    assert assign({"name": "explicit", "file": path}, pool_of([4], clients=2)).owner.tolist() == [0, -1, -1, 1]
+    assert assign({"name": "explicit", "file": path}, pool_of([4], clients=2)).owner.tolist() == [
+        0,
+        -1,
+        -1,
+        1,
+    ]
 
 
 def test_bare_arrays_and_lists_need_no_column_name(tmp_path: Path) -> None:
     np.save(tmp_path / "owners.npy", np.array([0, 1]))
     (tmp_path / "owners.json").write_text("[0, 1]", encoding="utf-8")
     for name in ("owners.npy", "owners.json"):
-        assert assign({"name": "explicit", "file": tmp_path / name}, pool_of([2], clients=2)).owner.tolist() == [0, 1]
+        assert assign(
+            {"name": "explicit", "file": tmp_path / name}, pool_of([2], clients=2)
+        ).owner.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +107,9 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, table: Table, rule:
         ("owners.csv", b"", r"a column 'client'; got columns \[\]"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str, content: bytes, rule: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused(
+    tmp_path: Path, name: str, content: bytes, rule: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rule):
         assign({"name": "explicit", "file": tmp_path / name}, pool_of([3], clients=2))

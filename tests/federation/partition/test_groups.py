@@ -13,7 +13,8 @@ from .pools import assign, sizes_of
 
 
 def patients(count: int, clients: int) -> Pool:
-    """Patients with one to five images of one main body part and, now and then, another; ids with gaps."""
+    """Patients with one to five images of one main body part and, now and then, another; ids with
+    gaps."""
     rng = np.random.default_rng(5)
     groups = np.repeat(rng.permutation(10 * count)[:count], rng.integers(1, 6, count))
     labels = np.where(rng.random(len(groups)) < 0.9, groups % 7, rng.integers(0, 7, len(groups)))
@@ -26,7 +27,9 @@ def clients_per_group(groups: Ints | None, owner: Ints) -> set[int]:
     return {len(set(owner[groups == group])) for group in np.unique(groups)}
 
 
-@pytest.mark.parametrize("over", [None, "bernoulli_dirichlet", "iid", {"name": "dirichlet", "alpha": 1}])
+@pytest.mark.parametrize(
+    "over", [None, "bernoulli_dirichlet", "iid", {"name": "dirichlet", "alpha": 1}]
+)
 def test_mura_no_patient_is_on_two_clients(over: Any) -> None:
     pool = patients(600, clients=20)
     owner = assign({"name": "groups", "over": over}, pool).owner

@@ -9,7 +9,9 @@ from .pools import assign, held, pool_of
 
 
 @pytest.mark.parametrize(("classes", "per_client"), [(10, 2), (10, 5), (100, 20)])
-def test_fedrn_shards_have_one_class_each_and_clients_500_samples(classes: int, per_client: int) -> None:
+def test_fedrn_shards_have_one_class_each_and_clients_500_samples(
+    classes: int, per_client: int
+) -> None:
     pool = pool_of([50_000 // classes] * classes, clients=100)
     counts = held(pool, assign({"name": "shards", "per_client": per_client}, pool).owner)
     assert set(counts.sum(axis=1)) == {500}
@@ -42,5 +44,7 @@ def test_ties_are_broken_by_the_seed() -> None:
 
 
 def test_more_shards_than_samples_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"3 clients of at least 4 samples need 12 samples; got 11"):
+    with pytest.raises(
+        ConfigError, match=r"3 clients of at least 4 samples need 12 samples; got 11"
+    ):
         assign({"name": "shards", "per_client": 4}, pool_of([11], clients=3))

@@ -14,14 +14,20 @@ from .pools import SVHN, assign, held, pool_of, sizes_of
 CIFAR_LEFT = [4800] * 10
 SVHN_LEFT = [n - 300 for n in SVHN]
 
-# preset, class sizes, expected own samples of a user in each task, expected share of other tasks' samples
+# preset, class sizes, expected own samples of a user in each task, expected share of other tasks'
+# samples
 FBNLL = [
     ("cifar10-2", CIFAR_LEFT, (1766.4, 2649.6), (0.0588, 0.0270)),
     ("cifar10-3", CIFAR_LEFT, (1892.6, 1892.6, 2944.0), (0.0645, 0.0645, 0.0367)),
     ("cifar10-5", CIFAR_LEFT, (2208.0,) * 5, (0.0640,) * 5),
     ("svhn-2", SVHN_LEFT, (2968.2, 3495.5), (0.0468, 0.0342)),
     ("svhn-3", SVHN_LEFT, (2903.4, 3119.3, 3746.5), (0.0605, 0.0547, 0.0455)),
-    ("svhn-5", SVHN_LEFT, (3434.8, 2894.8, 4210.5, 3399.2, 2220.5), (0.0595, 0.0726, 0.0462, 0.0603, 0.0969)),
+    (
+        "svhn-5",
+        SVHN_LEFT,
+        (3434.8, 2894.8, 4210.5, 3399.2, 2220.5),
+        (0.0595, 0.0726, 0.0462, 0.0603, 0.0969),
+    ),
 ]
 
 
@@ -45,14 +51,22 @@ def test_fbnll_users_get_the_samples_of_their_task_and_a_little_of_all(
     assert dealt.owner.min() == 0
     assert (counts.sum(axis=0) == sizes).all()
     team = [list(dict.fromkeys(dealt.tasks)).index(task) for task in dealt.tasks]
-    impurity = sum(int(0.08 * sum(sizes[c] for c in task)) for task in dict.fromkeys(dealt.tasks)) // 20
+    impurity = (
+        sum(int(0.08 * sum(sizes[c] for c in task)) for task in dict.fromkeys(dealt.tasks)) // 20
+    )
     # two deals, each uneven by one at most
     assert np.abs(counts.sum(axis=1) - impurity - np.array(own)[team]).max() < 2
-    assert list(foreign_share(counts, dealt.tasks).values()) == pytest.approx(list(foreign), abs=0.006)
+    assert list(foreign_share(counts, dealt.tasks).values()) == pytest.approx(
+        list(foreign), abs=0.006
+    )
 
 
-@pytest.mark.parametrize(("preset", "sizes", "each"), [("cifar10-5", CIFAR_LEFT, 192), ("svhn-2", SVHN_LEFT, 281)])
-def test_fbnll_impurity_is_dealt_alike_to_all_users(preset: str, sizes: list[int], each: int) -> None:
+@pytest.mark.parametrize(
+    ("preset", "sizes", "each"), [("cifar10-5", CIFAR_LEFT, 192), ("svhn-2", SVHN_LEFT, 281)]
+)
+def test_fbnll_impurity_is_dealt_alike_to_all_users(
+    preset: str, sizes: list[int], each: int
+) -> None:
     pool = pool_of(sizes, clients=20)
     impure = sizes_of(pool, assign({"name": "tasks", "tasks": preset}, pool).owner)
     tasks = assign({"name": "tasks", "tasks": preset, "impurity": 0}, pool).tasks

@@ -33,7 +33,14 @@ IDENTITIES: list[dict[str, Any]] = [
     {"name": "weak", "padding": 0, "flip": 0},
     {"name": "strong", "n": 0, "cutout": 0, "padding": 0, "flip": 0},
     {"name": "resize_crop", "scale": (1, 1), "ratio": (1, 1), "flip": 0},
-    {"name": "contrastive", "scale": (1, 1), "ratio": (1, 1), "flip": 0, "jitter": 0, "greyscale": 0},
+    {
+        "name": "contrastive",
+        "scale": (1, 1),
+        "ratio": (1, 1),
+        "flip": 0,
+        "jitter": 0,
+        "greyscale": 0,
+    },
 ]
 
 
@@ -41,7 +48,9 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def photos(n: int = 24, channels: int = 3, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
+def photos(
+    n: int = 24, channels: int = 3, height: int = 32, width: int = 32, seed: int = 0
+) -> Tensor:
     """Smooth coloured images with the whole range of values, uint8."""
     coarse = torch.rand(n, channels, 5, 5, generator=seeded(seed))
     fine = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
@@ -69,12 +78,16 @@ def test_shape_type_range_and_layout(spec: dict[str, Any], dtype: torch.dtype) -
 @pytest.mark.parametrize("spec", EVERY, ids=str)
 def test_layout_does_not_change_values(spec: dict[str, Any]) -> None:
     plain = AUGMENTATIONS.build(spec)(photos(), seeded())
-    last = AUGMENTATIONS.build(spec)(photos().contiguous(memory_format=torch.channels_last), seeded())
+    last = AUGMENTATIONS.build(spec)(
+        photos().contiguous(memory_format=torch.channels_last), seeded()
+    )
     torch.testing.assert_close(plain, last, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("spec", RANDOM, ids=str)
-def test_equal_generators_give_equal_bits_and_other_seeds_other_images(spec: dict[str, Any]) -> None:
+def test_equal_generators_give_equal_bits_and_other_seeds_other_images(
+    spec: dict[str, Any],
+) -> None:
     augment = AUGMENTATIONS.build(spec)
     torch.manual_seed(1)
     first = augment(photos(), seeded(7))
@@ -114,7 +127,9 @@ def test_neutral_settings_leave_every_bit(spec: dict[str, Any], channels: int) -
 
 
 @pytest.mark.parametrize("spec", EVERY, ids=str)
-@pytest.mark.parametrize("shape", [(0, 3, 32, 32), (1, 3, 32, 32), (3, 1, 28, 28), (4, 3, 20, 48), (2, 3, 8, 8)])
+@pytest.mark.parametrize(
+    "shape", [(0, 3, 32, 32), (1, 3, 32, 32), (3, 1, 28, 28), (4, 3, 20, 48), (2, 3, 8, 8)]
+)
 def test_other_batches_and_shapes(spec: dict[str, Any], shape: tuple[int, int, int, int]) -> None:
     n, channels, height, width = shape
     x = photos(max(n, 1), channels, height, width)[:n]
@@ -125,13 +140,17 @@ def test_other_batches_and_shapes(spec: dict[str, Any], shape: tuple[int, int, i
 
 @pytest.mark.parametrize("spec", RANDOM, ids=str)
 def test_a_single_image_without_batch_axis_is_refused(spec: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match=r"takes a batch of images \(N, C, H, W\); got shape \(3, 32, 32\)"):
+    with pytest.raises(
+        DataError, match=r"takes a batch of images \(N, C, H, W\); got shape \(3, 32, 32\)"
+    ):
         AUGMENTATIONS.build(spec)(photos(1)[0], seeded())
 
 
 @pytest.mark.parametrize("name", ["contrastive", "strong"])
 def test_colours_need_grey_or_rgb(name: str) -> None:
-    with pytest.raises(DataError, match=r"images of 1 or 3 channels; got 2\. Choose an augmentation"):
+    with pytest.raises(
+        DataError, match=r"images of 1 or 3 channels; got 2\. Choose an augmentation"
+    ):
         AUGMENTATIONS.build(name)(photos(channels=2), seeded())
 
 
@@ -155,7 +174,9 @@ def test_impossible_settings_are_refused(spec: dict[str, Any], setting: str) -> 
 @pytest.mark.parametrize(("heads", "share"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0)])
 def test_coins(heads: float, share: float) -> None:
     tolerance = 4 * (share * (1 - share) / 20_000) ** 0.5
-    assert coins(20_000, seeded(), heads).double().mean().item() == pytest.approx(share, abs=tolerance)
+    assert coins(20_000, seeded(), heads).double().mean().item() == pytest.approx(
+        share, abs=tolerance
+    )
 
 
 def test_uniform_and_integers_cover_their_range() -> None:

@@ -20,7 +20,9 @@ def photos(n: int = 6, channels: int = 3, seed: int = 0) -> Tensor:
 
 def each(x: Tensor, amounts: Tensor, operation: Callable[..., Any]) -> Tensor:
     """torchvision's operation on one image after the other."""
-    return torch.stack([operation(image, amount) for image, amount in zip(x, amounts.tolist(), strict=True)])
+    return torch.stack(
+        [operation(image, amount) for image, amount in zip(x, amounts.tolist(), strict=True)]
+    )
 
 
 def torchvisions(name: str) -> Callable[..., Any]:
@@ -42,9 +44,12 @@ BLENDS: list[tuple[Callable[[Tensor, Tensor], Tensor], str]] = [
 
 @pytest.mark.parametrize(("ours", "theirs"), BLENDS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_blends_of_uint8(ours: Callable[[Tensor, Tensor], Tensor], theirs: str, channels: int) -> None:
+def test_blends_of_uint8(
+    ours: Callable[[Tensor, Tensor], Tensor], theirs: str, channels: int
+) -> None:
     x = photos(channels=channels)
-    # torchvision takes a contrast's mean in another order, which may move a value across a whole number
+    # torchvision takes a contrast's mean in another order, which may move a value across a whole
+    # number
     near = (ours(x, DYADIC).int() - each(x, DYADIC, torchvisions(theirs)).int()).abs()
     assert near.max() <= 1
     assert near.float().mean() < 1e-3
@@ -55,7 +60,9 @@ def test_blends_of_uint8(ours: Callable[[Tensor, Tensor], Tensor], theirs: str, 
 
 @pytest.mark.parametrize(("ours", "theirs"), BLENDS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_blends_of_floats(ours: Callable[[Tensor, Tensor], Tensor], theirs: str, channels: int) -> None:
+def test_blends_of_floats(
+    ours: Callable[[Tensor, Tensor], Tensor], theirs: str, channels: int
+) -> None:
     x = photos(channels=channels).float()
     expected = 255 * each(x / 255, DECIMAL, torchvisions(theirs))
     torch.testing.assert_close(ours(x, DECIMAL), expected, rtol=0, atol=2e-3)
@@ -63,7 +70,9 @@ def test_blends_of_floats(ours: Callable[[Tensor, Tensor], Tensor], theirs: str,
 
 @pytest.mark.parametrize(("ours", "theirs"), BLENDS)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_factor_one_leaves_every_bit(ours: Callable[[Tensor, Tensor], Tensor], theirs: str, dtype: torch.dtype) -> None:
+def test_factor_one_leaves_every_bit(
+    ours: Callable[[Tensor, Tensor], Tensor], theirs: str, dtype: torch.dtype
+) -> None:
     x = photos().to(dtype)
     assert torch.equal(ours(x, torch.ones(6)), x)
 
@@ -76,7 +85,9 @@ def test_hue(turns: list[float]) -> None:
 
 
 def test_hue_of_grey_and_saturated_colours() -> None:
-    x = torch.tensor([[0.0, 0, 0], [255, 255, 255], [80, 80, 80], [255, 0, 0], [0, 255, 0], [0, 0, 255]])
+    x = torch.tensor(
+        [[0.0, 0, 0], [255, 255, 255], [80, 80, 80], [255, 0, 0], [0, 255, 0], [0, 0, 255]]
+    )
     third = colour.hue(x.view(6, 3, 1, 1), torch.full((6,), 1 / 3)).view(6, 3)
     expected = torch.cat((x[:3], x[[4, 5, 3]]))
     torch.testing.assert_close(third, expected, rtol=0, atol=1e-3)
@@ -105,7 +116,9 @@ def test_posterize(bits: int) -> None:
 @pytest.mark.parametrize("threshold", [0.0, 127.5, 170.0, 255.0])
 def test_solarize(threshold: float) -> None:
     x = photos()
-    assert torch.equal(colour.solarize(x, torch.full((6,), threshold)), torchvisions("solarize")(x, threshold))
+    assert torch.equal(
+        colour.solarize(x, torch.full((6,), threshold)), torchvisions("solarize")(x, threshold)
+    )
 
 
 def odd_images() -> Tensor:
@@ -119,7 +132,9 @@ def odd_images() -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(colour.autocontrast, "autocontrast"), (colour.equalize, "equalize")], ids=["auto", "equal"]
+    ("ours", "theirs"),
+    [(colour.autocontrast, "autocontrast"), (colour.equalize, "equalize")],
+    ids=["auto", "equal"],
 )
 @pytest.mark.parametrize("channels", [1, 3])
 def test_histogram_operations(ours: Callable[[Tensor], Tensor], theirs: str, channels: int) -> None:

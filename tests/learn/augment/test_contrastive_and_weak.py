@@ -58,7 +58,9 @@ def test_geometry_is_that_of_the_resized_crop() -> None:
 @pytest.mark.parametrize("jitter", [0.5, 1.0])
 def test_colours_change_after_the_crop(jitter: float) -> None:
     x = noise(16)
-    weightless = Contrastive(jitter=jitter, brightness=0, contrast=0, saturation=0, hue=0, greyscale=0)
+    weightless = Contrastive(
+        jitter=jitter, brightness=0, contrast=0, saturation=0, hue=0, greyscale=0
+    )
     plain = ResizeCrop(scale=(0.2, 1.0))(x, seeded())
     torch.testing.assert_close(weightless(x, seeded()), plain, rtol=0, atol=0.01)
 
@@ -76,9 +78,16 @@ def test_each_image_draws_its_own_order_of_changes(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("name", "low", "high"),
-    [("brightness", 0.6, 1.4), ("contrast", 0.6, 1.4), ("saturation", 0.6, 1.4), ("hue", -0.1, 0.1)],
+    [
+        ("brightness", 0.6, 1.4),
+        ("contrast", 0.6, 1.4),
+        ("saturation", 0.6, 1.4),
+        ("hue", -0.1, 0.1),
+    ],
 )
-def test_amounts_are_uniform(monkeypatch: pytest.MonkeyPatch, name: str, low: float, high: float) -> None:
+def test_amounts_are_uniform(
+    monkeypatch: pytest.MonkeyPatch, name: str, low: float, high: float
+) -> None:
     seen: list[Tensor] = []
 
     def record(x: Tensor, amount: Tensor) -> Tensor:
@@ -86,18 +95,27 @@ def test_amounts_are_uniform(monkeypatch: pytest.MonkeyPatch, name: str, low: fl
         return x
 
     monkeypatch.setattr(views, name, record)
-    jitter_(torch.zeros(4000, 3, 1, 1), torch.ones(4000, dtype=torch.bool), (0.4, 0.4, 0.4, 0.1), seeded())
+    jitter_(
+        torch.zeros(4000, 3, 1, 1),
+        torch.ones(4000, dtype=torch.bool),
+        (0.4, 0.4, 0.4, 0.1),
+        seeded(),
+    )
     amounts = torch.cat(seen)
     assert len(amounts) == 4000
     assert low <= amounts.min() <= amounts.max() <= high
-    assert amounts.mean().item() == pytest.approx((low + high) / 2, abs=4 * (high - low) / (12 * 4000) ** 0.5)
+    assert amounts.mean().item() == pytest.approx(
+        (low + high) / 2, abs=4 * (high - low) / (12 * 4000) ** 0.5
+    )
     assert amounts.var().item() == pytest.approx((high - low) ** 2 / 12, rel=0.1)
 
 
 @pytest.mark.parametrize("flip", [0.0, 0.5])
 def test_weak_is_a_reflected_crop_and_flip(flip: float) -> None:
     x = noise(16, 16)
-    assert torch.equal(Weak(flip=flip)(x, seeded()), CropFlip(mode="reflect", flip=flip)(x, seeded()))
+    assert torch.equal(
+        Weak(flip=flip)(x, seeded()), CropFlip(mode="reflect", flip=flip)(x, seeded())
+    )
 
 
 @pytest.mark.parametrize("flip", [0.0, 0.5])

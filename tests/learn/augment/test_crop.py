@@ -60,7 +60,9 @@ def test_flip_frequency(heads: float) -> None:
     out = random_flip(x, heads, seeded(4))
     flipped = (out == x.flip(-1)).flatten(1).all(1)
     assert ((out == x).flatten(1).all(1) ^ flipped).all()
-    assert flipped.double().mean().item() == pytest.approx(heads, abs=4 * (heads * (1 - heads) / 4000) ** 0.5)
+    assert flipped.double().mean().item() == pytest.approx(
+        heads, abs=4 * (heads * (1 - heads) / 4000) ** 0.5
+    )
 
 
 def test_crop_and_flip_together() -> None:
@@ -71,5 +73,7 @@ def test_crop_and_flip_together() -> None:
 
 @pytest.mark.parametrize("by", [16, 40])
 def test_reflection_wider_than_the_image_is_refused(by: int) -> None:
-    with pytest.raises(DataError, match=rf"less than the side of an image \(16x16\); got {by}\. Reduce padding"):
+    with pytest.raises(
+        DataError, match=rf"less than the side of an image \(16x16\); got {by}\. Reduce padding"
+    ):
         CropFlip(padding=by, mode="reflect")(coordinates(1), seeded())

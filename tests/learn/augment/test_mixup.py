@@ -24,7 +24,9 @@ def batch(n: int = 8, classes: int = 8) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("alpha", [0.2, 0.75, 1.0, 4.0])
 def test_share_is_a_beta_variate(alpha: float) -> None:
     generator = seeded()
-    shares = torch.tensor([mixing_share(alpha, generator) for _ in range(3000)], dtype=torch.float64)
+    shares = torch.tensor(
+        [mixing_share(alpha, generator) for _ in range(3000)], dtype=torch.float64
+    )
     variance = 1 / (4 * (2 * alpha + 1))
     assert 0 <= shares.min() <= shares.max() <= 1
     assert shares.mean().item() == pytest.approx(0.5, abs=4 * (variance / 3000) ** 0.5)
@@ -51,7 +53,9 @@ def test_cross_entropy_of_mixed_labels_is_the_mixture_of_cross_entropies() -> No
     share = mixing_share(1.0, generator)
     other = torch.randperm(6, generator=generator)
     logits = torch.randn(6, 3, generator=seeded(1))
-    expected = share * F.cross_entropy(logits, y.argmax(1)) + (1 - share) * F.cross_entropy(logits, y.argmax(1)[other])
+    expected = share * F.cross_entropy(logits, y.argmax(1)) + (1 - share) * F.cross_entropy(
+        logits, y.argmax(1)[other]
+    )
     torch.testing.assert_close(F.cross_entropy(logits, mixed), expected)
 
 
@@ -67,20 +71,25 @@ def test_alpha_zero_mixes_nothing_and_draws_nothing() -> None:
 def test_equal_generators_give_equal_mixtures() -> None:
     x, y = batch()
     assert all(
-        torch.equal(*pair) for pair in zip(mixup(x, y, 0.5, seeded(4)), mixup(x, y, 0.5, seeded(4)), strict=True)
+        torch.equal(*pair)
+        for pair in zip(mixup(x, y, 0.5, seeded(4)), mixup(x, y, 0.5, seeded(4)), strict=True)
     )
     assert not torch.equal(mixup(x, y, 0.5, seeded(4))[0], mixup(x, y, 0.5, seeded(5))[0])
 
 
 @pytest.mark.parametrize("alpha", [-0.5, float("inf"), float("nan")])
 def test_impossible_alpha_is_refused(alpha: float) -> None:
-    with pytest.raises(ConfigError, match=r"alpha must be finite and at least 0; got .*switches mixup off"):
+    with pytest.raises(
+        ConfigError, match=r"alpha must be finite and at least 0; got .*switches mixup off"
+    ):
         mixing_share(alpha, seeded())
 
 
 @pytest.mark.parametrize("y", [torch.arange(8), F.one_hot(torch.arange(8)), torch.ones(7, 3)])
 def test_labels_that_are_not_rows_of_probabilities_are_refused(y: Tensor) -> None:
-    with pytest.raises(DataError, match=r"rows of probabilities, one for each of 8 inputs; got torch\.\w+ \("):
+    with pytest.raises(
+        DataError, match=r"rows of probabilities, one for each of 8 inputs; got torch\.\w+ \("
+    ):
         mixup(batch()[0], y, 1.0, seeded())
 
 

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfl.learn.augment.resize import Boxes, ResizeCrop, central_box, interpolation, random_boxes, resized_crop
+from rayfl.learn.augment.resize import (
+    Boxes,
+    ResizeCrop,
+    central_box,
+    interpolation,
+    random_boxes,
+    resized_crop,
+)
 
 RATIO = (3 / 4, 4 / 3)
 
@@ -34,7 +41,9 @@ def boxes(*corners: tuple[int, int, int, int]) -> Boxes:
     ],
 )
 @pytest.mark.parametrize("flip", [False, True])
-def test_resampling_is_torchvisions(box: tuple[int, int, int, int], size: tuple[int, int], flip: bool) -> None:
+def test_resampling_is_torchvisions(
+    box: tuple[int, int, int, int], size: tuple[int, int], flip: bool
+) -> None:
     from torchvision.transforms import functional
 
     x = noise(1)
@@ -50,7 +59,8 @@ def test_a_batch_resamples_each_image_by_its_own_box() -> None:
     together = resized_crop(x, boxes(*corners), (32, 32), flips)
     for i, corner in enumerate(corners):
         torch.testing.assert_close(
-            together[i : i + 1], resized_crop(x[i : i + 1], boxes(corner), (32, 32), flips[i : i + 1])
+            together[i : i + 1],
+            resized_crop(x[i : i + 1], boxes(corner), (32, 32), flips[i : i + 1]),
         )
 
 
@@ -89,7 +99,9 @@ def test_boxes_are_distributed_like_torchvisions(scale: tuple[float, float]) -> 
     n, x = 4000, noise(1)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        theirs = torch.tensor([RandomResizedCrop.get_params(x, list(scale), list(RATIO)) for _ in range(n)]).double()
+        theirs = torch.tensor(
+            [RandomResizedCrop.get_params(x, list(scale), list(RATIO)) for _ in range(n)]
+        ).double()
     ours = torch.stack(random_boxes(n, (32, 32), scale, RATIO, seeded()), 1).double()
     for mine, wanted in zip(moments(ours), moments(theirs), strict=True):
         difference = mine.mean(0) - wanted.mean(0)

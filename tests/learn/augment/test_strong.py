@@ -8,7 +8,14 @@ from torch import Tensor
 
 from rayfl.errors import ConfigError
 from rayfl.learn.augment import strong
-from rayfl.learn.augment.strong import OPERATIONS, SIGNED, TOP, Strong, random_cutout, random_operation_
+from rayfl.learn.augment.strong import (
+    OPERATIONS,
+    SIGNED,
+    TOP,
+    Strong,
+    random_cutout,
+    random_operation_,
+)
 
 TORCHVISION_NAMES = {
     "identity": "Identity",
@@ -47,7 +54,9 @@ def torchvisions(x: Tensor, name: str, magnitude: int, sign: int) -> Tensor:
     space = RandAugment()._augmentation_space(TOP + 1, (height, width))
     magnitudes, signed = space[name]
     value = float(magnitudes[magnitude]) if magnitudes.ndim else 0.0
-    out: Tensor = _apply_op(x, name, sign * value if signed else value, InterpolationMode.NEAREST, None)
+    out: Tensor = _apply_op(
+        x, name, sign * value if signed else value, InterpolationMode.NEAREST, None
+    )
     return out
 
 
@@ -67,7 +76,9 @@ def test_each_operation_is_torchvisions(name: str, magnitude: int, sign: int) ->
     x = photos(3, 32, 36)
     strength = torch.full((3,), magnitude / TOP * (sign if name in SIGNED else 1))
     ours = OPERATIONS[name](x, strength)
-    theirs = torch.cat([torchvisions(image[None], TORCHVISION_NAMES[name], magnitude, sign) for image in x])
+    theirs = torch.cat(
+        [torchvisions(image[None], TORCHVISION_NAMES[name], magnitude, sign) for image in x]
+    )
     assert ours.dtype == torch.uint8
     if name in ("brightness", "colour", "contrast", "sharpness"):
         assert (ours.int() - theirs.int()).abs().max() <= 1
@@ -159,7 +170,8 @@ def test_the_given_images_are_not_written_to(dtype: torch.dtype) -> None:
 def test_more_operations_change_more() -> None:
     x = photos(64)
     changed = [
-        (Strong(n=n, m=20, cutout=0, padding=0, flip=0)(x, seeded()) - x).abs().mean().item() for n in (0, 1, 2, 4)
+        (Strong(n=n, m=20, cutout=0, padding=0, flip=0)(x, seeded()) - x).abs().mean().item()
+        for n in (0, 1, 2, 4)
     ]
     assert changed[0] == 0
     assert changed == sorted(changed)

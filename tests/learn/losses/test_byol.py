@@ -18,7 +18,9 @@ def test_values_are_squared_distances() -> None:
     torch.testing.assert_close(loss, (Q - Z).norm(dim=1) ** 2)
 
 
-@pytest.mark.parametrize(("other", "expected"), [([3.0, 0.0], 0.0), ([0.0, 7.0], 2.0), ([-2.0, 0.0], 4.0)])
+@pytest.mark.parametrize(
+    ("other", "expected"), [([3.0, 0.0], 0.0), ([0.0, 7.0], 2.0), ([-2.0, 0.0], 4.0)]
+)
 def test_range(other: list[float], expected: float) -> None:
     assert byol(torch.tensor([[0.5, 0.0]]), torch.tensor([other])).item() == expected
 

@@ -20,7 +20,9 @@ UNSURE = torch.full((3, 10), 0.1, dtype=torch.float64)
 
 
 def test_similarity_and_confidence() -> None:
-    assert cosines(Q, Z).flatten().tolist() == pytest.approx([0.8, 0.96, 0.28, 0.96, 0.8, 0.936, 0.6, 0.28, 0.96])
+    assert cosines(Q, Z).flatten().tolist() == pytest.approx(
+        [0.8, 0.96, 0.28, 0.96, 0.8, 0.936, 0.6, 0.28, 0.96]
+    )
     expected = [0.815, 0.8575, 0.22, 0.8575, 0.9038, 0.213, 0.22, 0.213, 0.54]
     assert confidence(P).flatten().tolist() == pytest.approx(expected)
 
@@ -37,10 +39,14 @@ def test_similarity_and_confidence() -> None:
         (0.8, True, "row_mean", "neg_cos", -3.319251),
     ],
 )
-def test_values(eta: float, force_diag: bool, reduction: Reduction, diag: Diagonal, expected: float) -> None:
+def test_values(
+    eta: float, force_diag: bool, reduction: Reduction, diag: Diagonal, expected: float
+) -> None:
     loss = contrastive_pairs(Q, Z, P, eta, force_diag, reduction, diag)
     assert loss.item() == pytest.approx(expected, abs=5e-7)
-    in_float32 = contrastive_pairs(Q.float(), Z.float(), P.float(), eta, force_diag, reduction, diag)
+    in_float32 = contrastive_pairs(
+        Q.float(), Z.float(), P.float(), eta, force_diag, reduction, diag
+    )
     assert in_float32.item() == pytest.approx(expected, rel=2e-6)
 
 
@@ -85,7 +91,9 @@ def test_ctrr_sees_no_negative_coordinates() -> None:
 def one_pair(q: list[float], z: list[float], delta: float = 1e-4) -> tuple[float, Tensor]:
     """log(1 - cos) of one pair and its gradient; the loss counts a pair in both orders."""
     online = torch.tensor([q], dtype=torch.float64, requires_grad=True)
-    both = contrastive_pairs(online, torch.tensor([z], dtype=torch.float64), UNSURE[:1].to(torch.float64), delta=delta)
+    both = contrastive_pairs(
+        online, torch.tensor([z], dtype=torch.float64), UNSURE[:1].to(torch.float64), delta=delta
+    )
     (gradient,) = torch.autograd.grad(both / 2, online)
     return both.item() / 2, gradient[0]
 
@@ -100,7 +108,9 @@ def test_gradient_of_one_pair() -> None:
 
 def test_gradient_of_minus_the_cosine() -> None:
     q = torch.tensor([[3.0, 4.0]], dtype=torch.float64, requires_grad=True)
-    loss = contrastive_pairs(q, torch.tensor([[1.0, 0.0]], dtype=torch.float64), UNSURE[:1], diag="neg_cos")
+    loss = contrastive_pairs(
+        q, torch.tensor([[1.0, 0.0]], dtype=torch.float64), UNSURE[:1], diag="neg_cos"
+    )
     (gradient,) = torch.autograd.grad(loss / 2, q)
     assert gradient.square().sum().item() == pytest.approx(0.0256, abs=5e-7)
 
@@ -142,7 +152,9 @@ def test_identical_views_in_float32_are_finite(seed: int) -> None:
 
 
 @pytest.mark.parametrize("loss", [contrastive_pairs, ctrr_pairs])
-def test_equal_images_have_no_infinite_logarithm(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+def test_equal_images_have_no_infinite_logarithm(
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> None:
     q = torch.full((4, 4), 0.5, requires_grad=True)
     value = loss(q, q.detach(), torch.tensor([[0.5, 0.5]] * 4))
     value.backward()  # type: ignore[no-untyped-call]
@@ -189,7 +201,9 @@ def test_scaling_and_permuting_change_nothing(seed: int, reduction: Reduction) -
 
 
 def test_a_selected_pair_is_confident_on_both_sides_and_agrees() -> None:
-    p = (6 * torch.randn(300, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).softmax(1)
+    p = (
+        6 * torch.randn(300, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ).softmax(1)
     first, second = (confidence(p) >= 0.8).nonzero(as_tuple=True)
     others = first != second
     assert others.sum() > 100

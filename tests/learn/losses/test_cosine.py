@@ -26,7 +26,9 @@ def test_a_zero_row_stays_zero_and_passes_no_gradient() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_cosines_are_at_least_float32(dtype: torch.dtype) -> None:
-    assert cosines(torch.ones(2, 3, dtype=dtype), torch.ones(4, 3, dtype=dtype)).dtype == torch.float32
+    assert (
+        cosines(torch.ones(2, 3, dtype=dtype), torch.ones(4, 3, dtype=dtype)).dtype == torch.float32
+    )
 
 
 def test_cosines_ignore_autocast() -> None:
@@ -38,4 +40,6 @@ def test_cosines_ignore_autocast() -> None:
 
 def test_cosines_keep_float64() -> None:
     a = torch.tensor([[1.0, 1.0]], dtype=torch.float64)
-    assert cosines(a, torch.tensor([[0.0, 2.0]], dtype=torch.float64)).item() == pytest.approx(0.5**0.5, abs=1e-15)
+    assert cosines(a, torch.tensor([[0.0, 2.0]], dtype=torch.float64)).item() == pytest.approx(
+        0.5**0.5, abs=1e-15
+    )

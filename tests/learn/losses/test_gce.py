@@ -42,7 +42,9 @@ def test_mean_of_two_images(dtype: torch.dtype) -> None:
 
 
 def test_gradient_of_the_own_logit() -> None:
-    logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 3.0]], dtype=torch.float64, requires_grad=True)
+    logits = torch.tensor(
+        [[2.0, 1.0, 0.0], [0.0, 0.0, 3.0]], dtype=torch.float64, requires_grad=True
+    )
     gce(logits, torch.tensor([0, 1]), 0.6).sum().backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert logits.grad[[0, 1], [0, 1]].tolist() == pytest.approx([-0.262132, -0.149077], abs=5e-7)

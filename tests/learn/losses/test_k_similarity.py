@@ -42,7 +42,8 @@ def test_mean_for_two_neighbours_without_self() -> None:
 
 
 @pytest.mark.parametrize(
-    ("k", "expected"), [(1, [[1], [0], [3], [2]]), (2, [[1, 2], [0, 2], [3, 1], [2, 1]]), (9, [3, 3, 3, 3])]
+    ("k", "expected"),
+    [(1, [[1], [0], [3], [2]]), (2, [[1, 2], [0, 2], [3, 1], [2, 1]]), (9, [3, 3, 3, 3])],
 )
 def test_neighbours(k: int, expected: list[object]) -> None:
     found = nearest_in_batch(REFERENCE, k)
@@ -66,12 +67,16 @@ def test_collapsed_features(self_in_den: bool, expected: float) -> None:
 
 
 def test_lower_bound() -> None:
-    best = math.log(5 * math.exp(1 / 0.3) + 45 * math.exp(-1 / 0.3)) - math.log(4 * math.exp(1 / 0.3))
+    best = math.log(5 * math.exp(1 / 0.3) + 45 * math.exp(-1 / 0.3)) - math.log(
+        4 * math.exp(1 / 0.3)
+    )
     assert best == pytest.approx(0.234532, abs=5e-7)
     features = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert k_similarity(features, features, 4).min() >= best
     two_heaps = torch.tensor([[1.0, 0.0]] * 5 + [[-1.0, 0.0]] * 45, dtype=torch.float64)
-    assert k_similarity(two_heaps, two_heaps, 4)[:5].tolist() == pytest.approx([best] * 5, abs=1e-12)
+    assert k_similarity(two_heaps, two_heaps, 4)[:5].tolist() == pytest.approx(
+        [best] * 5, abs=1e-12
+    )
 
 
 def test_raw_features_would_give_other_values() -> None:
@@ -106,7 +111,9 @@ def test_scaling_rotating_and_permuting_change_nothing(seed: int, self_in_den: b
         (z @ rotation, s @ rotation),
         (z[order], s[order]),
     ):
-        torch.testing.assert_close(k_similarity(changed_z, changed_s, self_in_den=self_in_den).mean(), expected)
+        torch.testing.assert_close(
+            k_similarity(changed_z, changed_s, self_in_den=self_in_den).mean(), expected
+        )
 
 
 @pytest.mark.parametrize("self_in_den", [True, False])
@@ -126,7 +133,9 @@ def test_a_single_image_has_no_loss() -> None:
 
 def test_duplicates_rank_by_index_and_never_include_the_image() -> None:
     found = nearest_in_batch(torch.ones(64, 3), 63)
-    assert found.tolist() == [[other for other in range(64) if other != image] for image in range(64)]
+    assert found.tolist() == [
+        [other for other in range(64) if other != image] for image in range(64)
+    ]
 
 
 def test_no_gradient_reaches_the_encoder() -> None:
@@ -145,7 +154,9 @@ def test_extreme_features_are_finite(scale: float) -> None:
     assert z.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(("k", "temperature", "rule"), [(0, 0.3, "k of at least 1"), (4, 0.0, "must be positive")])
+@pytest.mark.parametrize(
+    ("k", "temperature", "rule"), [(0, 0.3, "k of at least 1"), (4, 0.0, "must be positive")]
+)
 def test_impossible_settings_are_refused(k: int, temperature: float, rule: str) -> None:
     with pytest.raises(ConfigError, match=f"{rule}; got 0"):
         k_similarity(FEATURES, REFERENCE, k, temperature)

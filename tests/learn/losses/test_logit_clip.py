@@ -37,7 +37,12 @@ def test_compat_clips_to_the_inverse() -> None:
 
 @pytest.mark.parametrize(
     ("classes", "low", "high"),
-    [(7, 1.110976, 2.926932), (9, 1.327027, 3.182470), (10, 1.419869, 3.289309), (100, 3.617304, 5.603848)],
+    [
+        (7, 1.110976, 2.926932),
+        (9, 1.327027, 3.182470),
+        (10, 1.419869, 3.289309),
+        (100, 3.617304, 5.603848),
+    ],
 )
 def test_range_of_the_loss_at_tau_one(classes: int, low: float, high: float) -> None:
     best = torch.full((1, classes), -1 / classes, dtype=torch.float64)
@@ -45,7 +50,9 @@ def test_range_of_the_loss_at_tau_one(classes: int, low: float, high: float) -> 
     for direction, expected in ((best, low), (-best, high)):
         loss = F.cross_entropy(logit_clip(1000 * direction), torch.tensor([0]))
         assert loss.item() == pytest.approx(expected, abs=5e-7)
-    logits = 50 * torch.randn(200, classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits = 50 * torch.randn(
+        200, classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     losses = F.cross_entropy(logit_clip(logits), torch.arange(200) % classes, reduction="none")
     assert ((losses >= low) & (losses <= high)).all()
 
@@ -59,7 +66,9 @@ def test_largest_reachable_probability(classes: int, largest: float) -> None:
 
 @pytest.mark.parametrize("tau", [0.5, 1.0, 3.0])
 def test_prediction_is_unchanged_and_longer_logits_clip_alike(tau: float) -> None:
-    logits = 5 * torch.randn(50, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits = 5 * torch.randn(
+        50, 10, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     out = logit_clip(logits, tau)
     assert torch.equal(out.argmax(1), logits.argmax(1))
     assert (out.norm(dim=1) <= tau * (1 + 1e-12)).all()
@@ -67,7 +76,9 @@ def test_prediction_is_unchanged_and_longer_logits_clip_alike(tau: float) -> Non
 
 
 def test_gradient_of_a_clipped_row_is_orthogonal_to_it() -> None:
-    logits = (4 * torch.randn(20, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).requires_grad_()
+    logits = (
+        4 * torch.randn(20, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ).requires_grad_()
     F.cross_entropy(logit_clip(logits, 0.5), torch.arange(20) % 6).backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert (logits.grad * logits).sum(1).abs().max() < 1e-14

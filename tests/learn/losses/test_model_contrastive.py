@@ -41,7 +41,9 @@ def test_equal_models_give_log_two_and_no_gradient() -> None:
 
 
 def test_bounds_over_random_features() -> None:
-    z, z_global, z_previous = torch.randn(3, 500, 3, generator=torch.Generator().manual_seed(0)).unbind(0)
+    z, z_global, z_previous = torch.randn(
+        3, 500, 3, generator=torch.Generator().manual_seed(0)
+    ).unbind(0)
     loss = model_contrastive(z, z_global, [z_previous])
     assert loss.min() >= 0.018149
     assert loss.max() <= 4.018151
@@ -65,14 +67,18 @@ def test_scale_changes_nothing(which: int) -> None:
 
 
 def test_every_earlier_model_is_a_negative() -> None:
-    z, positive, *negatives = torch.randn(5, 6, 4, generator=torch.Generator().manual_seed(0)).double().unbind(0)
+    z, positive, *negatives = (
+        torch.randn(5, 6, 4, generator=torch.Generator().manual_seed(0)).double().unbind(0)
+    )
     share = [torch.exp(torch.cosine_similarity(z, other) / 0.5) for other in (positive, *negatives)]
     expected = -(share[0] / sum(share[1:], share[0])).log()
     torch.testing.assert_close(model_contrastive(z, positive, negatives), expected)
 
 
 def test_permuting_the_batch_permutes_the_losses() -> None:
-    z, z_global, z_previous = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0)).unbind(0)
+    z, z_global, z_previous = torch.randn(
+        3, 6, 4, generator=torch.Generator().manual_seed(0)
+    ).unbind(0)
     order = torch.tensor([3, 1, 5, 0, 2, 4])
     shuffled = model_contrastive(z[order], z_global[order], [z_previous[order]])
     assert torch.equal(shuffled, model_contrastive(z, z_global, [z_previous])[order])
@@ -100,5 +106,7 @@ def test_a_zero_vector_is_finite(zero: int) -> None:
 
 @pytest.mark.parametrize("tau", [0.0, -0.5])
 def test_a_temperature_that_is_not_positive_is_refused(tau: float) -> None:
-    with pytest.raises(ConfigError, match="temperature of the model-contrastive loss must be positive; got"):
+    with pytest.raises(
+        ConfigError, match="temperature of the model-contrastive loss must be positive; got"
+    ):
         model_contrastive(rows(1, 0), rows(1, 0), tau=tau)

@@ -31,16 +31,25 @@ def test_log_zero_is_the_usual_clip() -> None:
     ],
 )
 def test_values_of_one_image(label: int, alpha: float, beta: float, expected: float) -> None:
-    assert symmetric_ce(LOGITS, torch.tensor([label]), alpha, beta).item() == pytest.approx(expected, abs=5e-7)
+    assert symmetric_ce(LOGITS, torch.tensor([label]), alpha, beta).item() == pytest.approx(
+        expected, abs=5e-7
+    )
 
 
 @pytest.mark.parametrize(
     ("classes", "alpha", "beta", "expected"),
-    [(10, 1.0, 0.0, 2.302585), (10, 0.0, 1.0, 8.289306), (10, 0.5, 0.5, 5.295946), (100, 0.5, 0.5, 6.861704)],
+    [
+        (10, 1.0, 0.0, 2.302585),
+        (10, 0.0, 1.0, 8.289306),
+        (10, 0.5, 0.5, 5.295946),
+        (100, 0.5, 0.5, 6.861704),
+    ],
 )
 def test_values_of_uniform_logits(classes: int, alpha: float, beta: float, expected: float) -> None:
     logits = torch.full((1, classes), 0.7, dtype=torch.float64)
-    assert symmetric_ce(logits, torch.tensor([3]), alpha, beta).item() == pytest.approx(expected, abs=5e-7)
+    assert symmetric_ce(logits, torch.tensor([3]), alpha, beta).item() == pytest.approx(
+        expected, abs=5e-7
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,12 +70,16 @@ def test_gradient(alpha: float, beta: float, expected: list[float]) -> None:
 
 def reverse_of_all_labels(logits: Tensor) -> Tensor:
     """The reverse cross-entropy of one image for each of its C possible labels."""
-    return symmetric_ce(logits.expand(logits.shape[1], -1), torch.arange(logits.shape[1]), alpha=0.0, beta=1.0)
+    return symmetric_ce(
+        logits.expand(logits.shape[1], -1), torch.arange(logits.shape[1]), alpha=0.0, beta=1.0
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_reverse_cross_entropy_sums_to_a_constant_over_labels(seed: int) -> None:
-    logits = 3 * torch.randn(1, 10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    logits = 3 * torch.randn(
+        1, 10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     reverse = reverse_of_all_labels(logits)
     assert reverse.sum().item() == pytest.approx(82.893063, abs=5e-7)
     assert ((reverse >= 0) & (reverse <= -LOG_ZERO)).all()
@@ -94,4 +107,6 @@ def test_extreme_logits_stay_finite() -> None:
 
 def test_neutral_setting_is_cross_entropy_bitwise() -> None:
     logits, y = torch.randn(9, 5, generator=torch.Generator().manual_seed(2)), torch.arange(9) % 5
-    assert torch.equal(symmetric_ce(logits, y, 1.0, 0.0), F.cross_entropy(logits, y, reduction="none"))
+    assert torch.equal(
+        symmetric_ce(logits, y, 1.0, 0.0), F.cross_entropy(logits, y, reduction="none")
+    )

@@ -30,7 +30,8 @@ RENAMED = (
 
 @pytest.fixture(scope="module")
 def reference() -> nn.Module:
-    """Two layers, two heads of 64, patches of 8 pixels on 24x24 images; its head answers with the class token."""
+    """Two layers, two heads of 64, patches of 8 pixels on 24x24 images; its head answers with the
+    class token."""
     from torchvision.models import VisionTransformer as Theirs
 
     with torch.random.fork_rng(devices=[]):
@@ -51,7 +52,9 @@ def in_dinos_layout(model: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
-@pytest.mark.parametrize(("nest", "prefix"), [(None, ""), ("teacher", "backbone."), ("teacher", "module.backbone.")])
+@pytest.mark.parametrize(
+    ("nest", "prefix"), [(None, ""), ("teacher", "backbone."), ("teacher", "module.backbone.")]
+)
 def test_the_class_token_is_that_of_the_reference(
     reference: nn.Module, tmp_path: Path, nest: str | None, prefix: str
 ) -> None:
@@ -84,14 +87,21 @@ def test_the_published_size_has_384_features_and_21_million_parameters() -> None
 
 
 def test_a_nested_backbone_asks_for_its_prefix(reference: nn.Module, tmp_path: Path) -> None:
-    torch.save({f"backbone.{k}": v for k, v in in_dinos_layout(reference).items()}, tmp_path / "dino.pth")
-    with pytest.raises(DataError, match=r"must hold its embeddings; got no 'cls_token' in .* Set `prefix`"):
+    torch.save(
+        {f"backbone.{k}": v for k, v in in_dinos_layout(reference).items()}, tmp_path / "dino.pth"
+    )
+    with pytest.raises(
+        DataError, match=r"must hold its embeddings; got no 'cls_token' in .* Set `prefix`"
+    ):
         DinoViTS16(path=str(tmp_path / "dino.pth")).build((32, 32, 3))
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
-    [({"norm.bias": None}, r"missing \(norm.bias\)"), ({"dist_token": torch.ones(1)}, r"unknown \(dist_token\)")],
+    [
+        ({"norm.bias": None}, r"missing \(norm.bias\)"),
+        ({"dist_token": torch.ones(1)}, r"unknown \(dist_token\)"),
+    ],
 )
 def test_a_file_of_another_transformer_is_refused(
     reference: nn.Module, tmp_path: Path, change: dict[str, Tensor | None], told: str

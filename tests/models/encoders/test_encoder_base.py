@@ -24,13 +24,20 @@ SPECS: list[dict[str, Any]] = [
 ]
 
 
-def images(count: int, shape: tuple[int, int, int] = (32, 32, 3), seed: int = 0) -> NDArray[np.uint8]:
+def images(
+    count: int, shape: tuple[int, int, int] = (32, 32, 3), seed: int = 0
+) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def small_encoder(shape: tuple[int, int, int] = (16, 16, 3), sight: Sight | None = None) -> TorchEncoder:
+def small_encoder(
+    shape: tuple[int, int, int] = (16, 16, 3), sight: Sight | None = None
+) -> TorchEncoder:
     network = initialise(
-        MODELS.build({"name": "cnn4", "widths": [8, 8], "track_running_stats": True}), (16, 16, 3), 2, 0
+        MODELS.build({"name": "cnn4", "widths": [8, 8], "track_running_stats": True}),
+        (16, 16, 3),
+        2,
+        0,
     )
     return TorchEncoder("small", network.trunk, shape, sight or Sight())
 
@@ -61,7 +68,9 @@ def test_different_images_have_different_features(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["pixels", "hog", "random"])
-@pytest.mark.parametrize("wrong", [images(2, (31, 32, 3)), images(2, (32, 32, 1)), images(2)[0], images(2) / 255])
+@pytest.mark.parametrize(
+    "wrong", [images(2, (31, 32, 3)), images(2, (32, 32, 1)), images(2)[0], images(2) / 255]
+)
 def test_images_of_another_shape_or_type_are_refused(name: str, wrong: NDArray[Any]) -> None:
     with pytest.raises(DataError, match=r"takes uint8 images \(N, 32, 32, 3\); got"):
         ENCODERS.build(name).build((32, 32, 3)).encode(wrong)
@@ -95,8 +104,12 @@ def test_encoding_changes_neither_weights_nor_the_global_generator() -> None:
     before, state = encoder.module.state_dict(), torch.random.get_rng_state()
     kept = {name: value.clone() for name, value in before.items()}
     encoder.encode(images(3, (16, 16, 3)))
-    encoder.encode_tensor(torch.rand(3, 3, 16, 16, requires_grad=True, generator=torch.Generator().manual_seed(0)))
-    assert all(torch.equal(value, kept[name]) for name, value in encoder.module.state_dict().items())
+    encoder.encode_tensor(
+        torch.rand(3, 3, 16, 16, requires_grad=True, generator=torch.Generator().manual_seed(0))
+    )
+    assert all(
+        torch.equal(value, kept[name]) for name, value in encoder.module.state_dict().items()
+    )
     assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -111,7 +124,9 @@ def test_a_tensor_is_encoded_as_it_comes_and_without_gradient() -> None:
 def test_pixels_and_their_normalised_tensor_have_the_same_features() -> None:
     encoder, x = small_encoder(), images(ROWS, (16, 16, 3))
     mean, std = np.array(encoder.sight.mean, np.float32), np.array(encoder.sight.std, np.float32)
-    tensor = torch.from_numpy(((x.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2).copy())
+    tensor = torch.from_numpy(
+        ((x.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2).copy()
+    )
     np.testing.assert_allclose(encoder.encode(x), encoder.encode_tensor(tensor).numpy(), atol=1e-5)
 
 
@@ -123,7 +138,9 @@ def test_grey_images_are_seen_as_rgb() -> None:
 
 def test_resizing_keeps_a_constant_image_constant() -> None:
     sight = Sight(side=16)
-    assert torch.allclose(sight.resized(torch.full((1, 3, 9, 20), 0.25)), torch.full((1, 3, 16, 16), 0.25))
+    assert torch.allclose(
+        sight.resized(torch.full((1, 3, 9, 20), 0.25)), torch.full((1, 3, 16, 16), 0.25)
+    )
 
 
 def test_shrinking_averages_instead_of_dropping_pixels() -> None:
@@ -153,10 +170,14 @@ def test_features_that_are_not_finite_are_refused() -> None:
 
 def test_pixels_are_scaled_to_one() -> None:
     x = np.array([0, 51, 255], np.uint8).reshape(1, 1, 1, 3)
-    assert np.array_equal(ENCODERS.build("pixels").build((1, 1, 3)).encode(x), np.array([[0, 0.2, 1]], np.float32))
+    assert np.array_equal(
+        ENCODERS.build("pixels").build((1, 1, 3)).encode(x), np.array([[0, 0.2, 1]], np.float32)
+    )
 
 
-@pytest.mark.parametrize("name", ["augnet", "efficientnet_lite0", "hog", "imagenet_resnet18", "pixels", "random"])
+@pytest.mark.parametrize(
+    "name", ["augnet", "efficientnet_lite0", "hog", "imagenet_resnet18", "pixels", "random"]
+)
 def test_a_description_builds_the_same_component(name: str) -> None:
     built = ENCODERS.build(name)
     assert ENCODERS.build(ENCODERS.describe(built)) == built

@@ -36,7 +36,9 @@ def test_the_length_of_the_features(spec: HoG, shape: Shape, dim: int) -> None:
     assert encoder.encode(images(0, 2, shape)).shape == (2, dim)
 
 
-@pytest.mark.parametrize(("spec", "orientations", "cell"), [(HoG(), 9, 8), (HoG(hog784=True), 4, 4)])
+@pytest.mark.parametrize(
+    ("spec", "orientations", "cell"), [(HoG(), 9, 8), (HoG(hog784=True), 4, 4)]
+)
 @pytest.mark.parametrize("shape", [RGB, (28, 28, 1), (30, 45, 3)])
 def test_it_agrees_with_scikit_image(spec: HoG, orientations: int, cell: int, shape: Shape) -> None:
     feature = pytest.importorskip("skimage.feature")
@@ -54,7 +56,8 @@ def test_a_constant_image_has_no_gradient(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "orientation"), [((0, 1), 0), ((0, -1), 0), ((1, 0), 4), ((-1, 0), 4), ((1, 1), 2), ((1, -1), 6)]
+    ("step", "orientation"),
+    [((0, 1), 0), ((0, -1), 0), ((1, 0), 4), ((-1, 0), 4), ((1, 1), 2), ((1, -1), 6)],
 )
 def test_a_ramp_fills_the_bin_of_its_direction(step: tuple[int, int], orientation: int) -> None:
     down, across = np.mgrid[:32, :32]
@@ -98,7 +101,10 @@ def test_brightness_contrast_and_inversion_change_nothing(seed: int, shift: int)
 
 @pytest.mark.parametrize("shape", [(15, 32, 3), (8, 8, 1)])
 def test_an_image_smaller_than_a_block_is_refused(shape: Shape) -> None:
-    with pytest.raises(ConfigError, match=rf"2x2 cells of 8x8 pixels; got {shape[0]}x{shape[1]}. Make `cell` smaller"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"2x2 cells of 8x8 pixels; got {shape[0]}x{shape[1]}. Make `cell` smaller",
+    ):
         HoG().build(shape)
 
 

