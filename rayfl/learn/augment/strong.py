@@ -7,8 +7,8 @@ uint8 images, bit for bit where nothing is interpolated. Differences from torchv
 
 1. Every image draws its own operations (torchvision draws once for a whole batch tensor).
 2. `least` below `m` lets each image draw its magnitude from {least, ..., m}.
-3. A rotated or sheared pixel is the source pixel under its centre; where that centre lies on the edge between two
-   pixels the choice may differ from `grid_sample`'s.
+3. A rotated or sheared pixel is the source pixel under its centre; where that centre lies on the
+   edge between two pixels the choice may differ from `grid_sample`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfl.component import Fraction, Natural, component
-from rayfl.errors import ConfigError, broken
+from rayfl.errors import ConfigError, DataError, broken
 from rayfl.learn.augment import colour
 from rayfl.learn.augment.crop import CropFlip
 from rayfl.learn.augment.pieces import (
@@ -40,16 +40,20 @@ Magnitude = Annotated[int, Field(ge=0, le=TOP)]
 
 @component
 class Strong:
-    """Weak crop and flip, `n` random operations at magnitude `m` of 30, one grey square of side
-    `cutout`.
+    """Weak crop and flip, `n` random operations at magnitude `m` of 30, one grey square.
 
     n 0, cutout 0, padding 0 and flip 0 leave the images as they are.
     """
 
     n: Natural = 2
+    """Operations an image goes through, one after the other."""
     m: Magnitude = 10
+    """Their magnitude, of 30."""
     least: Magnitude | None = None
-    cutout: Natural = 16
+    """The smallest magnitude, where each image draws its own up to `m`."""
+    cutout: Natural | None = None
+    """Side of the square in pixels, less than the image's; null: half of the shorter side, which is
+    the usual 16 of 32."""
     padding: Natural = 4
     flip: Fraction = 0.5
 
@@ -67,7 +71,19 @@ class Strong:
         out = CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(out, generator)
         for _ in range(self.n):
             random_operation_(out, self.m if self.least is None else self.least, self.m, generator)
-        return laid_out_like(random_cutout(out, self.cutout, generator).float(), x)
+        side = self._cutout_of(min(x.shape[2:]))
+        return laid_out_like(random_cutout(out, side, generator).float(), x)
+
+    def _cutout_of(self, shortest: int) -> int:
+        """The side of the square for images whose shorter side this is."""
+        if self.cutout is None:
+            return shortest // 2
+        # Around most centres a larger square would leave nothing of the image to learn from.
+        if self.cutout >= shortest:
+            rule = f"strong.cutout is less than the shorter side of the images ({shortest})"
+            remedy = "Lower it, or set null for half of the side."
+            raise DataError(broken(rule, self.cutout, remedy))
+        return self.cutout
 
 
 def random_operation_(x: Tensor, least: int, most: int, generator: torch.Generator) -> None:

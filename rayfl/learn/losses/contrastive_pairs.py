@@ -1,7 +1,8 @@
 """The contrastive loss over confident pairs of FedCR (eq. 4), after CTRR (Yi et al., CVPR 2022,
 arXiv 2203.01785).
 
-    L_cr = sum_{j,k} M_jk * ( log(1 - S_jk) + log(1 - S_kj) ),   S_jk = cos(q_j, z_k),   M_jk = [ p_j . p_k >= eta ]
+    L_cr = sum_{j,k} M_jk * ( log(1 - S_jk) + log(1 - S_kj) )
+    S_jk = cos(q_j, z_k),   M_jk = [ p_j . p_k >= eta ]
 
 q are the online network's predictions for one view, z the target network's projections of the other
 view, p the classifier's probabilities for a weak view; z and p are held constant. The loss is

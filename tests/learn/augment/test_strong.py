@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfl.errors import ConfigError
+from rayfl.errors import ConfigError, DataError
 from rayfl.learn.augment import strong
 from rayfl.learn.augment.strong import (
     OPERATIONS,
@@ -151,6 +151,30 @@ def test_only_cutout_is_left_when_the_rest_is_off(cutout: int) -> None:
     changed = (out != x).any(1).flatten(1).sum(1)
     assert changed.max() <= cutout**2
     assert bool((changed > 0).all()) == (cutout > 0)
+
+
+@pytest.mark.parametrize("side", [32, 33])
+def test_the_square_of_32_pixels_is_the_usual_one(side: int) -> None:
+    x = photos(16, side, side)
+    assert torch.equal(Strong()(x, seeded()), Strong(cutout=16)(x, seeded()))
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 20), (28, 28)])
+def test_the_square_leaves_something_of_a_small_image(shape: tuple[int, int]) -> None:
+    x = torch.zeros(400, 1, *shape, dtype=torch.uint8)
+    cut = Strong(n=0, padding=0, flip=0)(x, seeded())
+    covered = (cut == 127).flatten(1).sum(1)
+    assert covered.min() > 0
+    assert covered.max() == (min(shape) // 2) ** 2
+
+
+@pytest.mark.parametrize("cutout", [8, 16])
+def test_a_square_as_large_as_the_image_is_refused(cutout: int) -> None:
+    digits = torch.zeros(2, 1, 8, 10, dtype=torch.uint8)
+    rule = rf"strong.cutout is less than the shorter side of the images \(8\); got {cutout}. Lower"
+    with pytest.raises(DataError, match=rule):
+        Strong(cutout=cutout)(digits, seeded())
+    assert Strong(cutout=7)(digits, seeded()).shape == digits.shape
 
 
 def test_float_images_are_rounded_to_levels() -> None:
