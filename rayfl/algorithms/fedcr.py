@@ -36,8 +36,10 @@ from rayfl.learn.augment import AUGMENTATIONS, Augmentation
 from rayfl.learn.augment.views import Contrastive
 from rayfl.learn.fit import Batch, fit
 from rayfl.learn.learner import Learner
-from rayfl.learn.losses import byol, byol_symmetric, contrastive_pairs, ctrr_pairs, gce, unit
-from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction
+from rayfl.learn.losses.byol import byol, byol_symmetric
+from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction, contrastive_pairs, ctrr_pairs
+from rayfl.learn.losses.cosine import unit
+from rayfl.learn.losses.gce import gce
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.resident import Resident
 from rayfl.models.network import Network

@@ -32,7 +32,7 @@ from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Count, NonNegative, Positive, component, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.fit import Batch, fit
-from rayfl.learn.losses import k_similarity
+from rayfl.learn.losses.k_similarity import k_similarity
 from rayfl.models import ENCODERS
 from rayfl.models.encoders.base import EncoderSpec, TorchEncoder, build_on
 from rayfl.models.encoders.hog import HoG

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Count, NonNegative, Positive, component
 from rayfl.learn.fit import Batch, Loss, cross_entropy, fit
-from rayfl.learn.losses import model_contrastive
+from rayfl.learn.losses.model_contrastive import model_contrastive
 from rayfl.models.heads import ProjectedClassifier
 from rayfl.models.network import Network
 from rayfl.protocol import Client, Fleet, Out, Vector

@@ -17,7 +17,7 @@ from rayfl.component import Count, Fraction, component
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.fit import Batch, fit
 from rayfl.learn.learner import Learner
-from rayfl.learn.losses import gce
+from rayfl.learn.losses.gce import gce
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.resident import Resident
 from rayfl.learn.training import LocalTraining

@@ -16,7 +16,7 @@ from rayfl.algorithms.server_sl import train
 from rayfl.errors import ConfigError
 from rayfl.fleet.base import Streams
 from rayfl.learn.learner import Learner
-from rayfl.learn.losses import gce
+from rayfl.learn.losses.gce import gce
 from rayfl.learn.optimisers import optimiser
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import SERVER, Client, Out, Shard, Vector

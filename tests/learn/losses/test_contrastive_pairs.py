@@ -9,8 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfl.learn.losses import contrastive_pairs, ctrr_pairs
-from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction, confidence
+from rayfl.learn.losses.contrastive_pairs import (
+    Diagonal,
+    Reduction,
+    confidence,
+    contrastive_pairs,
+    ctrr_pairs,
+)
 from rayfl.learn.losses.cosine import cosines
 
 Q = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], dtype=torch.float64)
