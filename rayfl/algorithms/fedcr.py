@@ -37,12 +37,7 @@ from rayfl.learn.augment.views import Contrastive
 from rayfl.learn.fit import Batch, fit
 from rayfl.learn.learner import Learner
 from rayfl.learn.losses.byol import byol, byol_symmetric
-from rayfl.learn.losses.contrastive_pairs import (
-    Diagonal,
-    Reduction,
-    contrastive_pairs,
-    ctrr_pairs,
-)
+from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction, contrastive_pairs, ctrr_pairs
 from rayfl.learn.losses.cosine import unit
 from rayfl.learn.losses.gce import gce
 from rayfl.learn.optimisers import optimiser

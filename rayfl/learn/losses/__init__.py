@@ -1,9 +1,8 @@
-"""Losses of the methods, one a file: pure functions of tensors, and the components of the slot
-`loss`.
+"""Losses, one a file: pure functions of tensors, and the entries of the loss slot.
 
-Unless the loss is a property of the whole batch they return one value a sample; the caller
-averages. Functions are imported from their own files, so that naming a loss in a configuration
-loads no torch."""
+Unless the loss is a property of the whole batch the functions return one value an image; the caller
+averages. No torch here: each is imported from its own file.
+"""
 
 from __future__ import annotations
 
@@ -19,5 +18,6 @@ LOSSES: Registry[SampleLoss] = Registry(
         "logitclip": "rayfl.learn.losses.logit_clip:LogitClip",
     },
 )
+"""What `method.loss` can name."""
 
 __all__ = ["LOSSES", "CrossEntropy", "SampleLoss"]

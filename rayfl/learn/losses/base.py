@@ -1,6 +1,7 @@
-"""What a loss of the slot `loss` is, and the plainest one.
+"""What a loss of the loss slot is: a loss for each sample, from logits and labels.
 
-No torch when this module is read: configurations name losses in processes that never train.
+Row by row and without a state, so that the rows of many clients can be computed in one go. No torch
+here: configurations name losses in processes that never train.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
 
 
 class SampleLoss(ABC):
-    """A loss that has one value a sample, from the logits and the target of this sample alone.
+    """One loss a sample, from the logits and the target of this sample alone.
 
-    Rows know nothing of each other, so that a place may lay the batches of many clients one behind
-    the other and call the loss once. A loss that relates samples, such as a contrastive one, is no
-    `SampleLoss`: it is a function of the network and the batch.
+    A place lays the batches of many clients one behind the other and calls the loss once. A loss
+    that relates samples, such as a contrastive one, is a function of the network and the batch.
 
     >>> @component
     ... class Hinge(SampleLoss):
@@ -30,27 +30,43 @@ class SampleLoss(ABC):
 
     @abstractmethod
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The losses of these samples, not averaged.
+        """Losses (N,) of logits (N, C).
 
         Parameters
         ----------
         logits
-            What the network answers, (N, C).
+            One row a sample, float32.
         targets
-            Labels (N,), or a row of class probabilities a sample (N, C).
-
-        Returns
-        -------
-        Tensor
-            One loss a sample, (N,).
+            Labels (N,), or rows of probabilities (N, C).
         """
+
+    def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of a batch.
+
+        Parameters
+        ----------
+        logits
+            One row a sample, float32.
+        targets
+            Labels (N,), or rows of probabilities (N, C).
+        """
+        return self(logits, targets).mean()
 
 
 @component
 class CrossEntropy(SampleLoss):
-    """-log p_y of a label, -sum_c t_c log p_c of a row of probabilities t."""
+    """-log p_y, or -sum_k q_k log p_k for rows q of probabilities."""
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         from torch.nn import functional
 
         return functional.cross_entropy(logits, targets, reduction="none")
+
+    def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
+        from torch.nn import functional
+
+        # One kernel, whose sum is rounded otherwise than that of the rows.
+        return functional.cross_entropy(logits, targets)
+
+
+CROSS_ENTROPY = CrossEntropy()

@@ -2,7 +2,8 @@
 
     KL(q || p) = sum_c q_c (log q_c - log p_c),   q = softmax(z' / T_t),   p = softmax(z / T_s)
 
-z' are the teacher's logits, z the student's, which alone get a gradient. A q_c of 0 adds nothing, as its limit says."""
+z' are the teacher's logits, z the student's, which alone get a gradient. A q_c of 0 adds nothing,
+as its limit says."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
     CE(pi, pbar) = -sum_c pi_c log pbar_c     of a batch, pbar = mean_i p_i
     KL(pi || pbar) = CE(pi, pbar) - H(pi)     0 where answers are spread as the prior pi
 
-The last two keep one class from taking all samples. Joint optimisation (Tanaka et al., CVPR 2018): L_e = mean H, L_p = CE(pi, pbar). DivideMix (Li et
-al., ICLR 2020): the regulariser is KL(pi || pbar), the confidence penalty for asymmetric noise is
-mean -H."""
+The last two keep one class from taking all samples. Joint optimisation (Tanaka et al., CVPR 2018):
+L_e = mean H, L_p = CE(pi, pbar). DivideMix (Li et al., ICLR 2020): the regulariser is
+KL(pi || pbar), the confidence penalty for asymmetric noise is mean -H."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken
-from rayfl.learn.losses.base import SampleLoss
+from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 
 
 def gce(logits: Tensor, targets: Tensor, gamma: float = 0.6, floor: float = 0.0) -> Tensor:
@@ -63,5 +63,10 @@ class GeneralisedCrossEntropy(SampleLoss):
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self.gamma == 0:
-            return F.cross_entropy(logits, targets, reduction="none")
+            return CROSS_ENTROPY(logits, targets)
         return gce(logits, targets, self.gamma)
+
+    def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self.gamma == 0:
+            return CROSS_ENTROPY.mean(logits, targets)
+        return super().mean(logits, targets)

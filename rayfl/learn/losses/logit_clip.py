@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.component import Positive, component
 from rayfl.errors import ConfigError, broken
-from rayfl.learn.losses.base import SampleLoss
+from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 
 
 def logit_clip(logits: Tensor, tau: float = 1.0, compat: bool = False, norm: float = 2.0) -> Tensor:
@@ -58,6 +57,11 @@ class LogitClip(SampleLoss):
     """Clip to 1 / tau, as the authors' code does, in place of tau."""
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return CROSS_ENTROPY(self._clip(logits), targets)
+
+    def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return CROSS_ENTROPY.mean(self._clip(logits), targets)
+
+    def _clip(self, logits: Tensor) -> Tensor:
         tau = math.inf if self.tau is None else self.tau
-        clipped = logit_clip(logits, tau, self.compat, self.norm)
-        return F.cross_entropy(clipped, targets, reduction="none")
+        return logit_clip(logits, tau, self.compat, self.norm)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.component import NonNegative, component
-from rayfl.learn.losses.base import SampleLoss
+from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 
 LOG_ZERO = math.log(1e-4)
 
@@ -59,7 +59,16 @@ class SymmetricCrossEntropy(SampleLoss):
     beta: NonNegative = 0.5
     """Weight of RCE. Local K-similarity: 0.5; authors' code: 1; RHFL: 1; neutral: 0."""
 
+    @property
+    def _neutral(self) -> bool:
+        return self.alpha == 1 and self.beta == 0
+
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        if self.beta == 0 and self.alpha == 1:
-            return F.cross_entropy(logits, targets, reduction="none")
+        if self._neutral:
+            return CROSS_ENTROPY(logits, targets)
         return symmetric_ce(logits, targets, self.alpha, self.beta)
+
+    def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self._neutral:
+            return CROSS_ENTROPY.mean(logits, targets)
+        return super().mean(logits, targets)

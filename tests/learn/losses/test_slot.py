@@ -43,8 +43,10 @@ def test_neutral_settings_are_cross_entropy_bit_by_bit(loss: SampleLoss) -> None
         plain = logits.clone().requires_grad_()
         ours, theirs = loss(leaf, targets), F.cross_entropy(plain, targets, reduction="none")
         assert torch.equal(ours, theirs)
-        (slope,) = torch.autograd.grad(ours.mean(), leaf)
-        assert torch.equal(slope, torch.autograd.grad(theirs.mean(), plain)[0])
+        mean, plain_mean = loss.mean(leaf, targets), F.cross_entropy(plain, targets)
+        assert torch.equal(mean, plain_mean)
+        (slope,) = torch.autograd.grad(mean, leaf)
+        assert torch.equal(slope, torch.autograd.grad(plain_mean, plain)[0])
 
 
 @pytest.mark.parametrize("name", LOSSES.names())
@@ -55,6 +57,12 @@ def test_every_row_has_the_loss_that_it_has_alone(name: str) -> None:
         assert together.shape == (12,)
         parts = [loss(logits[at], targets[at]) for at in (slice(0, 5), slice(5, 12))]
         assert torch.equal(together, torch.cat(parts))
+
+
+@pytest.mark.parametrize("name", LOSSES.names())
+def test_the_loss_of_a_batch_is_the_mean(name: str) -> None:
+    loss, (logits, y) = LOSSES.build(name), answers()
+    torch.testing.assert_close(loss.mean(logits, y), loss(logits, y).mean())
 
 
 @pytest.mark.parametrize("name", LOSSES.names())
