@@ -10,6 +10,7 @@ from rayfl.estimate.clustering import (
     spectral,
 )
 from rayfl.estimate.dawid_skene import DawidSkene, reliability, reliability_weights
+from rayfl.estimate.gaussian_mixture import GaussianMixture, MixtureFit
 from rayfl.estimate.label_quality import (
     label_precision,
     label_recall,
@@ -17,8 +18,14 @@ from rayfl.estimate.label_quality import (
     pearson,
     repair_quality,
 )
-from rayfl.estimate.lid import client_lids, lid_of_distances, local_intrinsic_dimensionality
+from rayfl.estimate.lid import (
+    client_lids,
+    lid_of_distances,
+    local_intrinsic_dimensionality,
+    mean_lid,
+)
 from rayfl.estimate.mixture import LossMixture, Split
+from rayfl.estimate.neighbour_votes import measure_disagreement, vote_labels
 from rayfl.estimate.neighbours import (
     cosine_similarity,
     ensemble_posterior,
@@ -28,6 +35,8 @@ from rayfl.estimate.neighbours import (
     reliable_neighbours,
     similarity,
 )
+from rayfl.estimate.probabilities import measure_confidence, measure_entropy, softmax
+from rayfl.estimate.scaling import fill_and_scale
 from rayfl.estimate.subspace import (
     Calibration,
     Correction,
@@ -44,7 +53,9 @@ __all__ = [
     "Calibration",
     "Correction",
     "DawidSkene",
+    "GaussianMixture",
     "LossMixture",
+    "MixtureFit",
     "Spectra",
     "Split",
     "adjusted_rand_index",
@@ -57,12 +68,17 @@ __all__ = [
     "cut",
     "ensemble_posterior",
     "expertise",
+    "fill_and_scale",
     "k_means",
     "label_precision",
     "label_recall",
     "lid_of_distances",
     "local_intrinsic_dimensionality",
+    "mean_lid",
     "mean_of_known",
+    "measure_confidence",
+    "measure_disagreement",
+    "measure_entropy",
     "nearest_class",
     "pairwise_relevance",
     "pearson",
@@ -74,6 +90,8 @@ __all__ = [
     "repair_quality",
     "similarity",
     "similarity_matrix",
+    "softmax",
     "spectra",
     "spectral",
+    "vote_labels",
 ]

@@ -86,8 +86,22 @@ def client_lids(clients: Sequence[ArrayLike], k: int = 20) -> Floats:
     return np.where(known, means, np.median(means[known]) if known.any() else 0.0)
 
 
-def mean_lid(outputs: ArrayLike, k: int) -> float:
+def mean_lid(outputs: ArrayLike, k: int = 20) -> float:
+    """The mean LID of one client's outputs; nan for fewer than two samples.
+
+    Parameters
+    ----------
+    outputs
+        One row a sample, (n, d): commonly class probabilities.
+    k
+        Neighbours of a sample. FedCorr: 20.
+
+    Examples
+    --------
+    >>> round(mean_lid(np.linspace(0, 1, 30)[:, None], k=5), 4)
+    1.6316
+    """
     points = np.asarray(outputs, dtype=np.float64)
-    return (
-        float(local_intrinsic_dimensionality(points, k).mean()) if len(points) > 1 else float("nan")
-    )
+    if len(points) < 2:
+        return float("nan")
+    return float(local_intrinsic_dimensionality(points, k).mean())
