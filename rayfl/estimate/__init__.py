@@ -4,12 +4,12 @@ numpy out."""
 from rayfl.estimate.clustering import (
     adjusted_rand_index,
     agglomerate,
-    agglomerative,
+    cluster_by_linkage,
     cut,
     k_means,
     spectral,
 )
-from rayfl.estimate.dawid_skene import DawidSkene, reliability, reliability_weights
+from rayfl.estimate.dawid_skene import DawidSkene, measure_reliability, reliability_weights
 from rayfl.estimate.gaussian_mixture import GaussianMixture, MixtureFit
 from rayfl.estimate.label_quality import (
     label_precision,
@@ -60,9 +60,9 @@ __all__ = [
     "Split",
     "adjusted_rand_index",
     "agglomerate",
-    "agglomerative",
     "calibrate",
     "client_lids",
+    "cluster_by_linkage",
     "correct_labels",
     "cosine_similarity",
     "cut",
@@ -79,11 +79,11 @@ __all__ = [
     "measure_confidence",
     "measure_disagreement",
     "measure_entropy",
+    "measure_reliability",
     "nearest_class",
     "pairwise_relevance",
     "pearson",
     "random_neighbours",
-    "reliability",
     "reliability_scores",
     "reliability_weights",
     "reliable_neighbours",

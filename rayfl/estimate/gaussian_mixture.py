@@ -1,5 +1,5 @@
-"""Gaussian mixtures in several dimensions, fitted by expectation maximisation (A. P. Dempster, N. M.
-Laird and D. B. Rubin, Journal of the Royal Statistical Society B 39, 1977).
+"""Gaussian mixtures in several dimensions, fitted by expectation maximisation (A. P. Dempster, N.
+M. Laird and D. B. Rubin, Journal of the Royal Statistical Society B 39, 1977).
 
 With points x_i, components c of weight pi_c, mean mu_c and covariance S_c:
 
@@ -116,7 +116,7 @@ class GaussianMixture:
         n_iter = 0
         converged = False
         while not converged and n_iter < self.max_iter:
-            responsibilities, bound = _expect(points, state)
+            responsibilities, bound = _infer_shares(points, state)
             state = self._maximise(points, responsibilities)
             converged = abs(bound - previous) < self.tol
             previous = bound
@@ -125,7 +125,7 @@ class GaussianMixture:
         order = np.argsort(state.means.sum(axis=1), kind="stable")
         state = Components(*(part[order] for part in state))
         # A last step gives what belongs to the parameters that are returned.
-        responsibilities, bound = _expect(points, state)
+        responsibilities, bound = _infer_shares(points, state)
         return MixtureFit(responsibilities, *state, bound, n_iter, converged)
 
     def _maximise(self, points: Floats, responsibilities: Floats) -> Components:
@@ -147,7 +147,7 @@ class GaussianMixture:
         return np.asarray(scatter + self.reg_covar * np.eye(len(scatter)))
 
 
-def _expect(points: Floats, state: Components) -> tuple[Floats, float]:
+def _infer_shares(points: Floats, state: Components) -> tuple[Floats, float]:
     """The E-step: responsibilities, and the mean log-likelihood."""
     logs = [
         np.log(weight) + _log_density(points - mean, covariance)

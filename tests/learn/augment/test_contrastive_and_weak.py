@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from rayfl.learn.augment import views
-from rayfl.learn.augment.colour import grey
+from rayfl.learn.augment.colour import make_grey
 from rayfl.learn.augment.crop import CropFlip
 from rayfl.learn.augment.resize import ResizeCrop
-from rayfl.learn.augment.views import Contrastive, Weak, jitter_
+from rayfl.learn.augment.views import Contrastive, Weak, jitter_colours_
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -45,7 +45,7 @@ def test_share_of_grey_images(greyscale: float) -> None:
     greyed = (out == out[:, :1]).flatten(1).all(1)
     expected = pytest.approx(greyscale, abs=4 * (greyscale * (1 - greyscale) / 3000) ** 0.5)
     assert greyed.double().mean().item() == expected
-    torch.testing.assert_close(out[greyed], grey(x[greyed].float()).expand(-1, 3, -1, -1))
+    torch.testing.assert_close(out[greyed], make_grey(x[greyed].float()).expand(-1, 3, -1, -1))
     assert torch.equal(out[~greyed], x[~greyed].float())
 
 
@@ -70,7 +70,7 @@ def test_each_image_draws_its_own_order_of_changes(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(views, name, lambda x, amount, digit=digit: 10 * x + digit)
     n = 4800
     x = torch.zeros(n, 3, 1, 1)
-    jitter_(x, torch.ones(n, dtype=torch.bool), (0.4, 0.4, 0.4, 0.1), seeded())
+    jitter_colours_(x, torch.ones(n, dtype=torch.bool), (0.4, 0.4, 0.4, 0.1), seeded())
     seen, counts = torch.unique(x[:, 0].flatten().long(), return_counts=True)
     assert set(seen.tolist()) == {int("".join(order)) for order in permutations("1234")}
     assert counts.tolist() == pytest.approx([200] * 24, abs=4 * 200**0.5)
@@ -95,7 +95,7 @@ def test_amounts_are_uniform(
         return x
 
     monkeypatch.setattr(views, name, record)
-    jitter_(
+    jitter_colours_(
         torch.zeros(4000, 3, 1, 1),
         torch.ones(4000, dtype=torch.bool),
         (0.4, 0.4, 0.4, 0.1),
