@@ -40,7 +40,7 @@ from rayfl.learn.losses.byol import byol, byol_symmetric
 from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction, contrastive_pairs, ctrr_pairs
 from rayfl.learn.losses.cosine import unit
 from rayfl.learn.losses.gce import gce
-from rayfl.learn.optimisers import optimiser
+from rayfl.learn.optimisers import make_optimiser
 from rayfl.learn.resident import Resident
 from rayfl.models.network import Network
 from rayfl.protocol import (
@@ -143,7 +143,7 @@ def train_at_server(
     """ServerTraining of Algorithm 1: L_gce + lambda L_cr over theta and sigma, xi in their wake."""
     visit = Visit.of(method, client.learner)
     settings = for_epochs(client.learner, epochs)
-    update = optimiser(visit.online, settings, memory)
+    update = make_optimiser(visit.online, settings, memory)
     visit.target.load(xi).net.train()
 
     def loss(net: nn.Module, batch: Batch) -> Tensor:
@@ -241,7 +241,7 @@ class Global:
     theta: Ref
     sigma: Ref
     xi: Ref
-    optimiser: Ref | None = None
+    make_optimiser: Ref | None = None
     sent: Ref | None = None
 
 

@@ -18,7 +18,7 @@ from rayfl.errors import ConfigError, broken
 from rayfl.learn.fit import Batch, fit
 from rayfl.learn.learner import Learner
 from rayfl.learn.losses.gce import gce
-from rayfl.learn.optimisers import optimiser
+from rayfl.learn.optimisers import make_optimiser
 from rayfl.learn.resident import Resident
 from rayfl.learn.training import LocalTraining
 from rayfl.protocol import (
@@ -40,7 +40,7 @@ class Server:
     """The server's model, and the memory of its optimiser."""
 
     model: Ref
-    optimiser: Ref | None = None
+    make_optimiser: Ref | None = None
 
 
 def owning(client: Client, data: Shard) -> Client:
@@ -71,7 +71,7 @@ def train(
     """Mini-batch descent on the server's labels; the optimiser goes on where the last round left
     it."""
     settings = for_epochs(client.learner, epochs)
-    update = optimiser(client.learner.resident(w), settings, memory)
+    update = make_optimiser(client.learner.resident(w), settings, memory)
     steps = 0
 
     def count(_: Resident) -> None:

@@ -1,7 +1,7 @@
 """What a phase wishes for when it trains, and what it gets back.
 
-A phase yields a `Fit`: what is to be trained on which samples by which loss, not where and when. The
-place carries it out, alone or stacked with other clients', and sends back a `Trained`:
+A phase yields a `Fit`: what is to be trained on which samples by which loss, not where and when.
+The place carries it out, alone or stacked with other clients', and sends back a `Trained`:
 
     def train(client, *, w, method):
         trained = yield Fit(w, loss=method.loss)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayfl.fleet import exact
-from rayfl.fleet.executor import peak
+from rayfl.fleet.executor import find_peak
 from rayfl.fleet.sums.exact_sums import (
     CHUNK,
     Grid,
@@ -34,7 +34,7 @@ def mean(
     vectors: Vectors, weights: dict[int, float], groups: Sequence[Sequence[int]]
 ) -> NDArray[np.float32]:
     """The mean by way of one partial sum a group."""
-    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors))
+    grid = Grid.bounded(sum(weights[c] * find_peak(v) for c, v in vectors.items()), len(vectors))
     parts = [
         partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid)
         for group in groups
@@ -165,7 +165,7 @@ def test_parts_may_be_merged_before_they_are_finished(
     drawn: tuple[Vectors, dict[int, float], list[list[int]], list[list[int]]],
 ) -> None:
     vectors, weights, groups, _ = drawn
-    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors))
+    grid = Grid.bounded(sum(weights[c] * find_peak(v) for c, v in vectors.items()), len(vectors))
     parts = [
         partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid)
         for group in groups
@@ -211,7 +211,9 @@ def test_plain_additions_are_made_only_where_they_have_the_same_bits(
     drawn: tuple[Vectors, dict[int, float], int],
 ) -> None:
     vectors, weights, more = drawn
-    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors) + more)
+    grid = Grid.bounded(
+        sum(weights[c] * find_peak(v) for c, v in vectors.items()), len(vectors) + more
+    )
     found = partial_sum(vectors, weights, grid)
     terms = [Term(vectors[c], np.float64(weight), 0) for c, weight in weights.items()]
     everything = slice(0, len(vectors[0]))
@@ -236,7 +238,9 @@ def test_a_mean_made_at_once_is_the_one_of_partial_sums(
     drawn: tuple[Vectors, dict[int, float], int],
 ) -> None:
     vectors, weights, more = drawn
-    grid = Grid.bounded(sum(weights[c] * peak(v) for c, v in vectors.items()), len(vectors) + more)
+    grid = Grid.bounded(
+        sum(weights[c] * find_peak(v) for c, v in vectors.items()), len(vectors) + more
+    )
     total, at_once = sum(weights.values()), np.full(len(vectors[0]), np.nan, np.float32)
     whole_sum(vectors, weights, grid, total, at_once)
     assert at_once.tobytes() == finish([partial_sum(vectors, weights, grid)], total).tobytes()

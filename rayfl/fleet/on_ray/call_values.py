@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rayfl.fleet.executor import Task, copied, nbytes, walked
+from rayfl.fleet.executor import Task, copy_array, map_leaves, nbytes
 from rayfl.protocol import ClientId, DataRef, Ref
 
 INLINE_BYTES = 64 << 10  # larger arrays lie in the object store, once a node
@@ -43,7 +43,7 @@ class Sealed(Here):
 
     @property
     def value(self) -> Any:
-        return walked(pickle.loads(self.packed), copied)
+        return map_leaves(pickle.loads(self.packed), copy_array)
 
 
 IN_PLACE = {Here, Sealed}
@@ -118,7 +118,7 @@ def within_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task]]
 def emptied(value: Any, values: dict[Any, int]) -> Any:
     """Inputs with small values in place and a Slot for every stored object; `values` collects
     those, each once."""
-    return walked(value, lambda leaf: emptied_leaf(leaf, values))
+    return map_leaves(value, lambda leaf: emptied_leaf(leaf, values))
 
 
 def emptied_leaf(leaf: Any, values: dict[Any, int]) -> Any:
@@ -137,4 +137,4 @@ def filled(value: Any, values: Sequence[Any]) -> Any:
             return leaf
         return values[leaf.i] if leaf.key is None else values[leaf.i][leaf.key]
 
-    return walked(value, arrived)
+    return map_leaves(value, arrived)

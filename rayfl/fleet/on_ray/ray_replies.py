@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from rayfl.fleet.base import examined
-from rayfl.fleet.executor import Done, Task, frozen
+from rayfl.fleet.executor import Done, Task, freeze_array
 from rayfl.fleet.on_ray.call_values import INLINE_BYTES, Here, emptied
 from rayfl.fleet.on_ray.hiring import in_a_tree
 from rayfl.fleet.on_ray.socket_calls import DEATHS, unwind
@@ -78,7 +78,7 @@ class RayReplies(Replies):
         if small and key == "w":
             self._fleet.expected.learn(weights, grid)
             if (sums := self._early.sums(weights, grid)) is not None:
-                return Here(frozen(finish(sums, sum(weights.values()))))
+                return Here(freeze_array(finish(sums, sum(weights.values()))))
         parts = {
             place: {client: weights[client] for client in clients}
             for place, clients in groups.items()
@@ -89,7 +89,7 @@ class RayReplies(Replies):
                 actors[place].partial.remote(self._number, key, part, grid)
                 for place, part in parts.items()
             ]
-            return Here(frozen(finish(ray.get(asked), total)))
+            return Here(freeze_array(finish(ray.get(asked), total)))
         if size >= LEAST_BYTES and len(weights) <= MOST_PAGES and self._fleet.in_one_memory(groups):
             mean = self._mean_in_place(groups, weights, grid, key, size // FLOAT_BYTES)
             if mean is not None:
