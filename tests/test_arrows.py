@@ -27,7 +27,7 @@ MAY_ENTER = {
     "estimate": set(),
     "federation": set(),
     "models": set(),
-    "learn": set(),
+    "learn": {"estimate"},
     "protocol": {"learn"},
     "fleet": {"learn", "protocol"},
     "algorithms": {"estimate", "learn", "models", "protocol"},

@@ -36,7 +36,7 @@ from rayfl.estimate.neighbours import (
     similarity,
 )
 from rayfl.estimate.probabilities import measure_confidence, measure_entropy, softmax
-from rayfl.estimate.scaling import fill_and_scale
+from rayfl.estimate.scaling import average_by_class, fill_and_scale
 from rayfl.estimate.subspace import (
     Calibration,
     Correction,
@@ -60,6 +60,7 @@ __all__ = [
     "Split",
     "adjusted_rand_index",
     "agglomerate",
+    "average_by_class",
     "calibrate",
     "client_lids",
     "cluster_by_linkage",

@@ -44,7 +44,7 @@ def vote_labels(features: ArrayLike, labels: ArrayLike, k: int = 10, itself: boo
     points, given = _check_points(features, labels, k)
     voters = min(k, len(points) - (not itself))
     if voters < 1:
-        return given.copy()
+        return np.array(given)
     near = _find_nearest(points, voters, itself)
     votes = np.zeros((len(points), int(given.max()) + 1), dtype=np.int64)
     rows = np.arange(len(points))[:, None]

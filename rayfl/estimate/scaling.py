@@ -9,6 +9,37 @@ from rayfl.errors import DataError, broken
 from rayfl.estimate.arrays import Floats
 
 
+def average_by_class(values: ArrayLike, labels: ArrayLike, classes: int) -> Floats:
+    """The mean of the values of each class, (classes,); nan for a class without any.
+
+    Parameters
+    ----------
+    values
+        One a sample, (n,): losses, say.
+    labels
+        Labels in 0..classes-1, (n,).
+    classes
+        How many there are.
+
+    Examples
+    --------
+    >>> average_by_class([1.0, 2.0, 4.0], [0, 2, 0], 3).tolist()
+    [2.5, nan, 2.0]
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    given = np.asarray(labels, dtype=np.int64)
+    if numbers.ndim != 1 or numbers.shape != given.shape:
+        rule = "each value has one label"
+        raise DataError(broken(rule, f"{numbers.shape} and {given.shape}"))
+    if given.min(initial=0) < 0 or given.max(initial=0) >= classes:
+        rule = f"labels lie in [0, {classes})"
+        raise DataError(broken(rule, int(given[(given < 0) | (given >= classes)][0])))
+    sums = np.bincount(given, numbers, classes)
+    counts = np.bincount(given, minlength=classes)
+    means = np.full(classes, np.nan)
+    return np.asarray(np.divide(sums, counts, out=means, where=counts > 0))
+
+
 def fill_and_scale(matrix: ArrayLike) -> Floats:
     """Gaps (nan) filled by the smallest value of their column, then every column scaled to [0, 1].
 

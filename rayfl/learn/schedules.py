@@ -120,6 +120,25 @@ def forget_rate(t: int, most: float, rounds: int, exponent: float = 1.0) -> floa
     return float(most**exponent * share)
 
 
+def warm_decay(step: int, most: float = 0.999) -> float:
+    """min(1 - 1 / (n + 1), most): the decay of a mean teacher, which begins as a copy of its
+    student (Tarvainen and Valpola, 2017).
+
+    Parameters
+    ----------
+    step
+        n, how many steps the teacher has followed before.
+    most
+        The decay at the end.
+
+    Examples
+    --------
+    >>> [warm_decay(n) for n in (0, 1, 9, 999, 5000)]
+    [0.0, 0.5, 0.9, 0.999, 0.999]
+    """
+    return min(1 - 1 / (step + 1), most)
+
+
 @dataclass(frozen=True)
 class Stage:
     """Where a round stands in its method.

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import softmax as scipy_softmax
 from scipy.stats import entropy as scipy_entropy
 
@@ -82,8 +83,9 @@ def test_the_table_is_not_written_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "rule"), [([1.0, 2.0], "rows and columns; got"), ([[np.inf]], "finite or missing")]
+    ("table", "rule"),
+    [(np.zeros(2), "rows and columns; got"), (np.full((1, 1), np.inf), "finite or missing")],
 )
-def test_what_is_no_table_is_refused(table: list[float], rule: str) -> None:
+def test_what_is_no_table_is_refused(table: NDArray[np.float64], rule: str) -> None:
     with pytest.raises(DataError, match=rule):
         fill_and_scale(table)

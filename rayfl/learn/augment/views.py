@@ -40,10 +40,10 @@ class Contrastive:
     ratio: AspectRange = (3 / 4, 4 / 3)
     flip: Fraction = 0.5
     jitter: Fraction = 0.8
-    change_brightness: Fraction = 0.4
-    change_contrast: Fraction = 0.4
-    change_saturation: Fraction = 0.4
-    turn_hue: Fraction = 0.1
+    brightness: Fraction = 0.4
+    contrast: Fraction = 0.4
+    saturation: Fraction = 0.4
+    hue: Fraction = 0.1
     greyscale: Fraction = 0.2
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
