@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.arrays import Images as Images
+from rayfl.arrays import Labels as Labels
+from rayfl.arrays import Vector as Vector
 from rayfl.errors import ConfigError, RayflError, broken
-from rayfl.learn.local_fit import Fitting, Vector
+from rayfl.learn.local_fit import Fitting
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
 
 ClientId = int
 Report = Mapping[str, Any]
-Images = NDArray[np.uint8]
-Labels = NDArray[np.int64]
 
 SERVER: ClientId = -1
 """The server's own tasks. Every negative id is the server: `SERVER - i` is its i-th task of one
@@ -457,7 +458,7 @@ class Algorithm:
         """The weights that are tested: the global ones, or this client's."""
         raise NotImplementedError
 
-    def models(
+    def further_models(
         self, state: State, fleet: Fleet, client: ClientId | None = None
     ) -> Mapping[str, Model]:
         """Further models that are worth testing, by name: the other network of a pair, a teacher;

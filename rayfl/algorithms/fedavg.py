@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from rayfl.algorithms.parts.aggregation import AGGREGATIONS, Aggregation, WeightedMean
 from rayfl.algorithms.parts.weighting import WEIGHTINGS, BySize, Weighting
-from rayfl.component import component, slot
+from rayfl.component import component, neutral, slot
 from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.losses import LOSSES
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
@@ -40,9 +40,9 @@ class FedAvg(Algorithm):
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
     weighting: Annotated[Weighting, slot(WEIGHTINGS)] = BySize()
     """`size` (the paper's), `equal`, or any other weighting."""
-    loss: Annotated[SampleLoss, slot(LOSSES)] = CROSS_ENTROPY
+    loss: Annotated[SampleLoss, slot(LOSSES), neutral("ce")] = CROSS_ENTROPY
     """The clients' loss: `ce` (the paper's), or any robust loss."""
-    aggregation: Annotated[Aggregation, slot(AGGREGATIONS)] = WeightedMean()
+    aggregation: Annotated[Aggregation, slot(AGGREGATIONS), neutral("mean")] = WeightedMean()
     """How weighted updates become one: `mean` (the paper's)."""
 
     def check(self, fleet: Fleet) -> None:

@@ -103,10 +103,10 @@ class FleetReplies(Replies):
         by_update = {self._id(client): weight for client, weight in chosen.items()}
         return self._fleet.reduce(Mean(name, by_update, self._numbered()))
 
-    def _reason_of_absence(self, client: ClientId) -> str | None:
+    def _reason_of_absence(self, client: ClientId) -> str:
         if client in self.diverged:
-            return "Its update is not finite: take the weights of those that are in the replies."
-        return None
+            return "Its update is not finite, and so it is not in the replies."
+        return "Take the weights of those that are in the replies."
 
     def _key(self, key: str | None, clients: Iterable[ClientId]) -> str:
         """Which update is meant, found in every one of these clients'."""

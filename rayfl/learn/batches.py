@@ -107,7 +107,7 @@ class Batch:
 class Position(NamedTuple):
     """Where a mini-batch stands in a visit, and its samples."""
 
-    index: Rows
+    rows: Rows
     step: int
     epoch: int
     step_in_epoch: int

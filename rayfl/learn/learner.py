@@ -162,10 +162,23 @@ class Learner:
 
         return self.keep(f"first weights {i}", draw)
 
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss to that of the networks it went through, and count it.
+
+        Parameters
+        ----------
+        loss
+            A scalar.
+        """
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.passes.backward += self.passes.open
+        self.passes.open = 0
+
     def begin_visit(self, rng: np.random.Generator) -> int:
         """Nothing is loaded, and everything that can be drawn from is seeded by the client's
         stream; with what."""
         self._loaded.clear()
+        self.passes.open = 0
         seed = draw_seed(rng)
         self.seed_streams(seed)
         return seed

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.arrays import Vector
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
 
 T = TypeVar("T")
-Vector = NDArray[np.float32]
 Weights = Vector | Mapping[str, Vector]
 """One network's, or several networks' by name."""
 Adjust = Callable[["Tensor", "Tensor"], object]

@@ -17,10 +17,10 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Vector = NDArray[np.float32]
+from rayfl.arrays import Vector as Vector
+
 Layout = Literal["channels_last", "channels_first"]
 Block = tuple[slice, ...]
 LARGE = 1 << 18  # numbers; below, the bookkeeping that spares a copy takes longer than the copy

@@ -98,7 +98,7 @@ class Job:
         size = len(self.client.x)
         smallest = self.client.learner.smallest_batch
         plan = plan_batches(size, self.settings, rng, smallest, self.wish.keep)
-        return [position.index for position in plan]
+        return [position.rows for position in plan]
 
 
 def carry_out_together(

@@ -14,7 +14,8 @@ from rayfl.errors import ConfigError, broken
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
-from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.base import Spec
+from rayfl.fleet.streams import Streams
 from rayfl.fleet.executor import Holdings
 from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm, Shard

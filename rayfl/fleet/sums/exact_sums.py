@@ -9,14 +9,16 @@ show. The grids depend only on a bound of the whole sum, known beforehand."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 # Few enough numbers to stay in a core's caches and, eight rows of them, below what a BLAS deals out
 # to several threads; enough that calls of numpy do not show.
+Key = TypeVar("Key", bound=Hashable)
 CHUNK = 7 << 13
 FEW = (
     1 / 64
@@ -107,7 +109,7 @@ class Partial:
 
 
 def partial_sum(
-    vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int, float], grid: Grid
+    vectors: Mapping[Key, NDArray[np.float32]], weights: Mapping[Key, float], grid: Grid
 ) -> Partial:
     """The sum of `weights[c] * vectors[c]`; partial sums add up exactly."""
     total = Partial(np.empty(len(next(iter(vectors.values())))))
@@ -119,8 +121,8 @@ def partial_sum(
 
 
 def whole_sum(
-    vectors: Mapping[int, NDArray[np.float32]],
-    weights: Mapping[int, float],
+    vectors: Mapping[Key, NDArray[np.float32]],
+    weights: Mapping[Key, float],
     grid: Grid,
     total_weight: float,
     mean: NDArray[np.float32],
@@ -135,7 +137,7 @@ def whole_sum(
 
 
 def sums(
-    vectors: Mapping[int, NDArray[np.float32]], weights: Mapping[int, float], grid: Grid
+    vectors: Mapping[Key, NDArray[np.float32]], weights: Mapping[Key, float], grid: Grid
 ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64] | None]]:
     """Chunk by chunk, the coarse sum, in memory that the next chunk uses again, and the fine one if
     there is any."""
