@@ -42,7 +42,7 @@ def measure_statistics(
     learner = client.learner
     resident = learner.resident(w)
     places = find_statistics(resident)
-    if not places or not len(visitor):
+    if not len(places) or not len(visitor):
         return Out({"batches": 0})
     learner.probe(visitor.x)
     batches = 0
