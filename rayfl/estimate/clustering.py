@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats, Ints
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Floats, Ints
 
 Linkage = Literal["average", "single", "complete"]
 Update = Callable[[Floats, Floats, float, float], Floats]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Bools, Floats, Ints
 from rayfl.component import Count, Natural, NonNegative, component
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from scipy import sparse

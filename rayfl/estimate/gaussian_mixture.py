@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats, Ints
 from rayfl.component import Count, NonNegative, Positive, component
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Floats, Ints
 from rayfl.estimate.clustering import k_means
 
 LOG_2PI = float(np.log(2.0 * np.pi))

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rayfl.arrays import Bools
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Bools
 
 NAN = float("nan")
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Floats
 
 GUARD = 1e-6
 SMALLEST = 1e-12

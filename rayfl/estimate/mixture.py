@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Bools, Floats, Ints
 from rayfl.component import Count, NonNegative, Positive, component
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Bools, Floats, Ints
 
 CLOSE = 1e-3
 """Means closer than this, on losses scaled to [0, 1], do not count as two components."""

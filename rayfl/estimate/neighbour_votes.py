@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats, Ints
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Floats, Ints
 
 BLOCK = 1024
 """Points whose distances to all others are held at a time."""

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Bools, Floats, Ints
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Bools, Floats, Ints
 from rayfl.estimate.probabilities import softmax
 
 On = Literal["softmax", "logits"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rayfl.estimate.arrays import Floats
+from rayfl.arrays import Floats
 
 
 def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:

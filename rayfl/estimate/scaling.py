@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Floats
 
 
 def average_by_class(values: ArrayLike, labels: ArrayLike, classes: int) -> Floats:

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats, Ints
 from rayfl.errors import DataError, broken
-from rayfl.estimate.arrays import Floats, Ints
 
 Rank = Literal["shared", "fixed"]
 

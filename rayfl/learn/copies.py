@@ -14,7 +14,8 @@ from torch import Tensor
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.learn.fit import LONE
 from rayfl.learn.learner import Learner
-from rayfl.learn.local_fit import Trainee, Vector
+from rayfl.arrays import Vector
+from rayfl.learn.local_fit import Trainee
 from rayfl.learn.resident import Resident
 
 Decay = float | Callable[[int], float]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayfl.errors import DataError, broken
-from rayfl.learn.local_fit import Vector
+from rayfl.arrays import Vector
 from rayfl.learn.resident import Resident
 
 

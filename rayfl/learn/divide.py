@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rayfl.estimate.arrays import Bools, Floats
+from rayfl.arrays import Bools, Floats
 from rayfl.estimate.mixture import LossMixture
 
 

@@ -14,6 +14,8 @@ from rayfl.learn.augment.crop import CropFlip
 from rayfl.learn.augment.resize import ResizeCrop
 from rayfl.learn.augment.views import Contrastive, Weak, jitter_colours_
 
+CHANGES = ("change_brightness", "change_contrast", "change_saturation", "turn_hue")
+
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
@@ -66,7 +68,7 @@ def test_colours_change_after_the_crop(jitter: float) -> None:
 
 
 def test_each_image_draws_its_own_order_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for digit, name in enumerate(("brightness", "contrast", "saturation", "hue"), start=1):
+    for digit, name in enumerate(CHANGES, start=1):
         monkeypatch.setattr(views, name, lambda x, amount, digit=digit: 10 * x + digit)
     n = 4800
     x = torch.zeros(n, 3, 1, 1)
@@ -79,10 +81,10 @@ def test_each_image_draws_its_own_order_of_changes(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
-        ("brightness", 0.6, 1.4),
-        ("contrast", 0.6, 1.4),
-        ("saturation", 0.6, 1.4),
-        ("hue", -0.1, 0.1),
+        ("change_brightness", 0.6, 1.4),
+        ("change_contrast", 0.6, 1.4),
+        ("change_saturation", 0.6, 1.4),
+        ("turn_hue", -0.1, 0.1),
     ],
 )
 def test_amounts_are_uniform(
