@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rayfl.errors import DataError, ResourceError
-from rayfl.fleet import coordinator as module
+from rayfl.fleet.on_ray import coordinator as module
 from rayfl.fleet.on_ray.connection import connected
 from rayfl.fleet.on_ray.coordinator import drive, placed, room_on, stored
 from rayfl.fleet.on_ray.placement import Placement

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayfl.fleet import exact
+from rayfl.fleet.sums import exact_sums as exact
 from rayfl.fleet.executor import peak
 from rayfl.fleet.sums.exact_sums import (
     CHUNK,

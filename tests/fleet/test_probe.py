@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rayfl.errors import ResourceError
-from rayfl.fleet import coordinator
+from rayfl.fleet.on_ray import coordinator
 from rayfl.fleet.executor import Executor, Task
 from rayfl.fleet.on_ray.gpu_probe import HEADROOM, STEPS, footprint, share_of
 from rayfl.learn.learner import Learner

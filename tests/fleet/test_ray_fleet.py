@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayfl.errors import PhaseError, ResourceError
-from rayfl.fleet import ray_fleet as module
+from rayfl.fleet.on_ray import ray_fleet as module
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
 from rayfl.fleet.on_ray.call_values import (
