@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, PhaseError, broken
 from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, nbytes
+from rayfl.fleet.replies import FinishedMap, HeldReplies, Mean
+from rayfl.fleet.sums.updates import UpdateId
 from rayfl.learn.training import Training
 from rayfl.protocol import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
 
@@ -45,9 +48,8 @@ class Streams:
     def __call__(self, t: int, client: ClientId) -> np.random.Generator:
         # Rounds begin at -1 and the server's ids are negative: shifted, each fills its half of one
         # word.
-        return np.random.Generator(
-            np.random.Philox(Key(self.seed, ((t + 1) << 32) + client + (1 << 31)))
-        )  # type: ignore[arg-type]
+        key = Key(self.seed, ((t + 1) << 32) + client + (1 << 31))
+        return np.random.Generator(np.random.Philox(key))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class BaseFleet(Fleet):
         self._answers: dict[str, dict[ClientId, NDArray[Any]]] = {}
         self._numbers = itertools.count()
 
-    # -- what a method sees ------------------------------------------------------------------------------------
+    # -- what a method sees ------------------------------------------------------------------------
 
     def size(self, client: ClientId) -> int:
         return 0 if client < 0 else self._sizes[client]
@@ -191,8 +193,10 @@ class BaseFleet(Fleet):
         )
         self._account(done.values(), tasks, shared)
         alive = {client: outcome for client, outcome in done.items() if client not in diverged}
-        # Made even for a void round: it frees the updates.
-        replies = self.replies(number, phase, tasks, shared, alive)
+        finished = FinishedMap(number, phase, tasks, shared, alive)
+        # Even that of a void round: this is how its updates are freed.
+        weakref.finalize(finished, self.forget, number)
+        replies = HeldReplies(self, finished)
         if tasks and not alive:
             raise NobodyLeft(f"round {self.round}: every one of {len(tasks)} updates diverged")
         replies.diverged = diverged
@@ -235,7 +239,7 @@ class BaseFleet(Fleet):
     def rng(self, t: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self.spec.streams.seed, t, zlib.crc32(purpose.encode())])
 
-    # -- what the engine sees ----------------------------------------------------------------------------------
+    # -- what the engine sees ----------------------------------------------------------------------
 
     def take_logged(self) -> dict[str, float]:
         logged, self._logged = self._logged, {}
@@ -253,19 +257,19 @@ class BaseFleet(Fleet):
         diverged, self.diverged = self.diverged, []
         return diverged
 
-    def later(
+    def start_errand(
         self,
         phase: Phase,
         each: Mapping[ClientId, Mapping[str, Any]],
-        then: Then,
+        when_done: Then,
         **shared: Any,
     ) -> Errand:
-        """Run server tasks that no round waits for; `then` is given their reports, and the seconds
-        that they took."""
+        """Run server tasks that no round waits for; `when_done` is given their reports, and the
+        seconds that they took."""
         tasks = self._tasks(list(each), each)
         # By default there is nobody to work beside, so it is done on the spot.
         done, _ = self.execute(next(self._numbers), phase, tasks, shared)
-        self.tell(then, done.values())
+        self.tell(when_done, done.values())
         return Errand()
 
     def tell(self, then: Then, done: Iterable[Done]) -> None:
@@ -275,24 +279,36 @@ class BaseFleet(Fleet):
         reports = {outcome.client: outcome.report for outcome in outcomes}
         then(reports, sum(outcome.seconds for outcome in outcomes))
 
-    # -- what a place provides ---------------------------------------------------------------------------------
+    # -- what a place provides ---------------------------------------------------------------------
 
     @abstractmethod
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
-    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        """Run all tasks; outcomes and handles of the stored state, by ascending client id."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def replies(
         self,
         number: int,
         phase: Phase,
         tasks: Mapping[ClientId, Task],
         shared: Mapping[str, Any],
-        done: Mapping[ClientId, Done],
-    ) -> Replies:
+        chain: bool = False,
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
+        """Run all tasks; outcomes and handles of the stored state, by ascending client id. A chain
+        is run in the order of its tasks at one place."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def reduce(self, mean: Mean) -> Ref:
+        """One mean, of updates wherever they lie."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def examine(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Mapping[str, Any],
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        """Run a server's phase on updates where they lie; outcomes under the clients that made
+        them."""
         raise NotImplementedError
 
     @abstractmethod
@@ -313,7 +329,7 @@ class BaseFleet(Fleet):
     def close(self) -> None:
         """Release every process that this fleet started."""
 
-    # -- shared machinery --------------------------------------------------------------------------------------
+    # -- shared machinery --------------------------------------------------------------------------
 
     def refuse_errors(self, done: Iterable[Done]) -> None:
         """A phase that raised stops the run: nothing is aggregated from survivors."""
@@ -326,6 +342,20 @@ class BaseFleet(Fleet):
                 raise PhaseError(
                     f"a phase raised on {who} in round {self.round}:\n{outcome.error.rstrip()}"
                 )
+
+    def examine_updates(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Mapping[str, Any],
+        maps: Mapping[int, FinishedMap],
+    ) -> dict[ClientId, Report]:
+        """The reports of an examination, charged to the server."""
+        done = self.examine(phase, tasks, shared, maps)
+        outcomes = sorted(done, key=lambda outcome: outcome.client)
+        self.refuse_errors(outcomes)
+        self.account_server(outcomes)
+        return {outcome.client: outcome.report for outcome in outcomes}
 
     def account_server(self, done: Iterable[Done]) -> None:
         for outcome in done:
@@ -375,11 +405,3 @@ class BaseFleet(Fleet):
         costs.forward += sum(outcome.forward for outcome in clients)
         costs.backward += sum(outcome.backward for outcome in clients)
         self.clock.busy += sum(outcome.seconds for outcome in clients)
-
-
-def examined(fleet: BaseFleet, done: Iterable[Done]) -> dict[ClientId, Report]:
-    """The reports of an examination, charged to the server."""
-    outcomes = sorted(done, key=lambda outcome: outcome.client)
-    fleet.refuse_errors(outcomes)
-    fleet.account_server(outcomes)
-    return {outcome.client: outcome.report for outcome in outcomes}

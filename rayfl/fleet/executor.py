@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from rayfl.errors import RayflError, broken
 from rayfl.fleet.stacking import Lockstep, Visit, begun, together
-from rayfl.fleet.sums.exact_sums import CHUNK, Grid, Partial, partial_sum, whole_sum
-from rayfl.fleet.sums.shared_memory import Page, Pages
+from rayfl.fleet.sums.exact_sums import CHUNK
+from rayfl.fleet.sums.updates import UpdateId, Updates
 from rayfl.protocol import (
     REPORT_LIMIT,
     Client,
@@ -116,7 +116,7 @@ class Executor:
             holdings, sets={name: locked(shard) for name, shard in holdings.sets.items()}
         )
         self.learner, self.rng, self.lockstep = learner, rng, Lockstep(learner)
-        self.updates: dict[tuple[int, ClientId], Mapping[str, Vector]] = {}
+        self.updates = Updates()
         self.features: dict[str, NDArray[np.float32]] = {}
 
     def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
@@ -131,7 +131,12 @@ class Executor:
         self.holdings = replace(self.holdings, sets=sets)
 
     def run(
-        self, mapping: int, phase: Phase, tasks: Sequence[Task], shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Sequence[Task],
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> Iterator[tuple[Done, Mapping[str, Any]]]:
         """Each client's outcome and state, in the order of `tasks`; updates stay here under the
         map's number."""
@@ -147,7 +152,7 @@ class Executor:
             )
             for done, out in visited:
                 if out.update:
-                    self.updates[mapping, done.client] = out.update
+                    self.updates.keep(UpdateId(number, done.client), out.update)
                 yield done, out.state
                 # The whole map is void: nobody will ask for what is left of it.
                 if done.error is not None:
@@ -219,68 +224,16 @@ class Executor:
         )
 
     def examine(
-        self,
-        mapping: int,
-        phase: Phase,
-        clients: Sequence[ClientId],
-        t: int,
-        shared: Mapping[str, Any],
+        self, phase: Phase, tasks: Mapping[UpdateId, Task], shared: Mapping[str, Any]
     ) -> list[Done]:
         """Run a server's phase on updates that lie here; the reports it leaves."""
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         results = []
-        for client in clients:
-            # Negative ids are the server's: it draws from its own streams, one for every update.
-            task = Task(-1 - client, t, {"w": self.updates[mapping, client]["w"]}, {})
-            ((done, _),) = self._visit(phase, task, inputs)
-            results.append(done._replace(client=client))
+        for update, task in tasks.items():
+            own = {**task.inputs, "w": self.updates.vector(update, "w")}
+            ((done, _),) = self._visit(phase, task._replace(inputs=own), inputs)
+            results.append(done._replace(client=update.client))
         return results
-
-    def partial(
-        self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid
-    ) -> Partial:
-        return partial_sum(
-            {client: self.updates[mapping, client][key] for client in weights}, weights, grid
-        )
-
-    def whole(
-        self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid
-    ) -> Vector:
-        """The finished mean, where every update lies at this one place."""
-        vectors = {client: self.updates[mapping, client][key] for client in weights}
-        mean = np.empty(len(next(iter(vectors.values()))), np.float32)
-        whole_sum(vectors, weights, grid, sum(weights.values()), mean)
-        return mean
-
-    def single(self, mapping: int, key: str, client: ClientId) -> Vector:
-        return self.updates[mapping, client][key]
-
-    def pages_of(
-        self, mapping: int, clients: Sequence[ClientId], pages: Pages
-    ) -> dict[ClientId, dict[str, Page]]:
-        """The pages of those updates that lie on any."""
-        if not pages.lent:  # as it is with small models, of which there are thousands
-            return {}
-        found: dict[ClientId, dict[str, Page]] = {}
-        for client in clients:
-            for name, vector in self.updates.get((mapping, client), NOTHING).items():
-                if (page := pages.page_of(vector)) is not None:
-                    found.setdefault(client, {})[name] = page
-        return found
-
-    def page(self, mapping: int, key: str, client: ClientId, pages: Pages) -> Page | None:
-        """The page of an update; one that lies elsewhere moves to one, if there is one left."""
-        held = self.updates[mapping, client]
-        if (page := pages.page_of(held[key])) is not None:
-            return page
-        moved = pages.vector(len(held[key]))
-        np.copyto(moved, held[key])
-        self.updates[mapping, client] = {**held, key: moved}
-        return pages.page_of(moved)
-
-    def free(self, mapping: int) -> None:
-        for held in [held for held in self.updates if held[0] == mapping]:
-            del self.updates[held]
 
 
 class Left(NamedTuple):

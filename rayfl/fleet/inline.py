@@ -3,17 +3,17 @@ one place."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.fleet.base import BaseFleet, Spec, examined
+from rayfl.fleet.base import BaseFleet, Spec
 from rayfl.fleet.executor import Done, Executor, Holdings, Task, copied, frozen, nbytes, walked
-from rayfl.fleet.sums.exact_sums import Grid
-from rayfl.protocol import ClientId, DataRef, Phase, Ref, Replies, Report
+from rayfl.fleet.replies import FinishedMap, Mean
+from rayfl.fleet.sums.updates import UpdateId
+from rayfl.protocol import ClientId, DataRef, Phase, Ref
 
 
 class InlineFleet(BaseFleet):
@@ -37,7 +37,7 @@ class InlineFleet(BaseFleet):
         self.executor.add_features(name, features)
 
     def forget(self, number: int) -> None:
-        self.executor.free(number)
+        self.executor.updates.free(number)
 
     def put(self, value: Any) -> Ref:
         # As a store would: what the method does to its own array afterwards must not show.
@@ -47,50 +47,37 @@ class InlineFleet(BaseFleet):
         return fetched(ref)
 
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
-    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        ready = [
-            Task(task.client, task.t, here(task.inputs), here(task.state))
-            for task in tasks.values()
-        ]
-        results = list(self.executor.run(number, phase, ready, here(shared)))
-        stored = {done.client: walked(state, frozen) for done, state in results}
-        return {done.client: done for done, _ in results}, stored
-
-    def replies(
         self,
         number: int,
         phase: Phase,
         tasks: Mapping[ClientId, Task],
         shared: Mapping[str, Any],
-        done: Mapping[ClientId, Done],
-    ) -> Replies:
-        return InlineReplies(self, number, done)
+        chain: bool = False,
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
+        ready = [
+            Task(task.client, task.t, here(task.inputs), here(task.state))
+            for task in tasks.values()
+        ]
+        results = list(self.executor.run(number, phase, ready, here(shared), chain))
+        stored = {done.client: walked(state, frozen) for done, state in results}
+        return {done.client: done for done, _ in results}, stored
 
+    def reduce(self, mean: Mean) -> Ref:
+        updates = self.executor.updates
+        if mean.lone is not None:
+            return self.put(updates.vector(mean.lone, mean.key))
+        with self.clock.running("reduce"):
+            return self.put(updates.whole(mean.key, mean.weights, mean.grid, mean.total))
 
-class InlineReplies(Replies):
-    """Updates in this process's executor, freed with this object."""
-
-    def __init__(self, fleet: InlineFleet, number: int, done: Mapping[ClientId, Done]) -> None:
-        super().__init__({client: outcome.report for client, outcome in done.items()})
-        self._fleet, self._number = fleet, number
-        self._peaks = {client: outcome.peaks for client, outcome in done.items()}
-        weakref.finalize(self, fleet.forget, number)
-
-    def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
-        chosen = self.checked_weights(weights)
-        executor = self._fleet.executor
-        if len(chosen) == 1:
-            return self._fleet.put(executor.single(self._number, key, next(iter(chosen))))
-        grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in chosen.items()), len(chosen))
-        with self._fleet.clock.running("reduce"):
-            return self._fleet.put(executor.whole(self._number, key, chosen, grid))
-
-    def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
-        done = self._fleet.executor.examine(
-            self._number, phase, list(self), self._fleet.round, here(inputs)
-        )
-        return examined(self._fleet, done)
+    def examine(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Mapping[str, Any],
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        ready = {update: task._replace(inputs=here(task.inputs)) for update, task in tasks.items()}
+        return self.executor.examine(phase, ready, here(shared))
 
 
 def fetched(ref: Ref) -> Any:

@@ -126,7 +126,7 @@ class Judge:
             then(self.last, seconds)
 
         test = self.fleet.data("test")
-        return self.fleet.later(evaluate_part, each, decide, test=test, classes=self.classes)
+        return self.fleet.start_errand(evaluate_part, each, decide, test=test, classes=self.classes)
 
     def evaluate(self, method: Algorithm, state: State) -> Verdict:
         """Test metrics of the global model, or of every client's own averaged over clients, now."""

@@ -23,7 +23,7 @@ from tests.fleet.toys import CLIENTS, holdings, spec
 Emit = Callable[[dict[str, Any]], object]
 
 
-# -- what fits -------------------------------------------------------------------------------------------------------
+# -- what fits -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_room_on_one_node(node: dict[str, float], cpus: float, gpus: float, room
     assert room_on(node, cpus, gpus) == room
 
 
-# -- connecting ------------------------------------------------------------------------------------------------------
+# -- connecting ------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_is_there_is_used_and_kept(cluster: None) -> None:
@@ -151,7 +151,7 @@ def test_only_our_own_connection_ends(address: str | None, monkeypatch: pytest.M
     assert steps == [address or "own", "shutdown"]
 
 
-# -- driving ---------------------------------------------------------------------------------------------------------
+# -- driving ---------------------------------------------------------------------------------------
 
 
 @dataclass

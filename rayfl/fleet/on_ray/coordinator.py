@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rayfl.errors import RayflError, ResourceError, broken
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
-from rayfl.fleet.garbage import settling_in
+from rayfl.fleet.host import spare_imports
 from rayfl.fleet.on_ray.placement import Placement, keepers_for
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Coordinator:
         from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
         try:
-            with settling_in():
+            with spare_imports():
                 job, spec, holdings = ray.get(
                     [self.reference, self.hiring.spec, self.hiring.holdings]
                 )
@@ -215,7 +215,8 @@ def drive(
                 ) from error
             if isinstance(error, ObjectLostError):
                 log.warning(
-                    "a node or a keeper died with a part of the run after round %d; going on from the last checkpoint",
+                    "a node or a keeper died with a part of the run after round %d; "
+                    "going on from the last checkpoint",
                     reached,
                 )
             else:

@@ -15,7 +15,7 @@ room."""
 STEPS = 3
 
 
-def short_visit(client: Client) -> Out:
+def visit_shortly(client: Client) -> Out:
     """A few steps of training and a batch of evaluation: what takes memory."""
     from rayfl.learn.fit import fit, outputs
 
@@ -26,7 +26,7 @@ def short_visit(client: Client) -> Out:
     return Out()
 
 
-def footprint(executor: Executor) -> tuple[int, int]:
+def measure_footprint(executor: Executor) -> tuple[int, int]:
     """Bytes of the GPU that are in use after visiting the largest client (the driver's own share
     included), of how many."""
     import torch
@@ -34,14 +34,14 @@ def footprint(executor: Executor) -> tuple[int, int]:
     from rayfl.fleet.executor import Task
 
     largest = int(np.argmax(np.diff(executor.holdings.offsets)))
-    for done, _ in executor.run(-1, short_visit, [Task(largest, 0, {}, {})], {}):
+    for done, _ in executor.run(-1, visit_shortly, [Task(largest, 0, {}, {})], {}):
         if done.error is not None:
             raise RuntimeError(done.error)
     free, total = torch.cuda.mem_get_info()
     return total - free, total
 
 
-def share_of(used: int, total: int) -> float:
+def compute_share(used: int, total: int) -> float:
     """The fraction of a GPU that holds a client with some headroom, in the steps of 0.0001 that Ray
     knows."""
     # Whole clients only: room for half of another helps nobody.
@@ -57,6 +57,6 @@ def measured_share(spec: Spec, holdings: Holdings, cpus: float) -> float:
 
     actor = Hiring(ray.put(spec), ray.put(holdings), Placement(1, cpus, 1.0, cuda=True)).hire()
     try:
-        return share_of(*ray.get(actor.footprint.remote()))
+        return compute_share(*ray.get(actor.measure_footprint.remote()))
     finally:
         ray.kill(actor)

@@ -18,7 +18,8 @@ T = TypeVar("T")
 HEAD_SHARE = 0.8
 GRAIN_SECONDS = 0.02  # a call costs about a millisecond; handing out less work than this is waste
 ACTORS_A_KEEPER = 64
-CALL_SECONDS = 0.001  # who sends to hundreds of actors must have time for all of them before the first comes back
+CALL_SECONDS = 0.001
+"""Who sends to hundreds of actors must have time for all of them before the first comes back."""
 
 
 @dataclass(frozen=True)

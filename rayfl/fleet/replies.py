@@ -1,0 +1,134 @@
+"""What a map leaves behind: the recipe to make its updates again, and means of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from rayfl.errors import ConfigError, broken
+from rayfl.fleet.executor import Done, Task
+from rayfl.fleet.sums.exact_sums import Grid
+from rayfl.fleet.sums.updates import UpdateId
+from rayfl.protocol import ClientId, Phase, Ref, Replies, Report
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedMap:
+    """A map that is over: what it was made of, which is how a lost update is made again, and what
+    came of those clients whose updates are finite. With the last reference to it its updates go."""
+
+    number: int
+    phase: Phase
+    tasks: Mapping[ClientId, Task]
+    shared: Mapping[str, Any]
+    done: Mapping[ClientId, Done]
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """One weighted mean of updates, of one or several maps. The weights are positive, of a finite
+    sum."""
+
+    key: str
+    weights: Mapping[UpdateId, float]
+    maps: Mapping[int, FinishedMap]
+
+    @cached_property
+    def grid(self) -> Grid:
+        """On which the sum is exact, by the largest value of every update."""
+        bound = sum(
+            weight * self._done(update).peaks[self.key] for update, weight in self.weights.items()
+        )
+        return Grid.bounded(bound, len(self.weights))
+
+    @cached_property
+    def nbytes(self) -> int:
+        return self._done(next(iter(self.weights))).update_bytes[self.key]
+
+    @cached_property
+    def total(self) -> float:
+        """The sum of the weights."""
+        return sum(self.weights.values())
+
+    @property
+    def lone(self) -> UpdateId | None:
+        """The update that this mean is, bit for bit, if it is of one."""
+        return next(iter(self.weights)) if len(self.weights) == 1 else None
+
+    @property
+    def map_number(self) -> int | None:
+        """The map that all updates are of; None if they are of several."""
+        return next(iter(self.maps)) if len(self.maps) == 1 else None
+
+    def _done(self, update: UpdateId) -> Done:
+        return self.maps[update.number].done[update.client]
+
+
+class UpdateHolder(Protocol):
+    """What replies ask of their fleet."""
+
+    round: int
+
+    def reduce(self, mean: Mean) -> Ref: ...
+
+    def examine_updates(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Mapping[str, Any],
+        maps: Mapping[int, FinishedMap],
+    ) -> dict[ClientId, Report]: ...
+
+
+class HeldReplies(Replies):
+    """The reports of one map, or of several with no client in common, whose updates lie at their
+    places."""
+
+    def __init__(self, fleet: UpdateHolder, *maps: FinishedMap) -> None:
+        self._fleet, self._maps = fleet, maps
+        reports: dict[ClientId, Report] = {}
+        for finished in maps:
+            if twice := reports.keys() & finished.done.keys():
+                rule = "replies of several maps have no client in common"
+                raise ConfigError(broken(rule, f"client {min(twice)} in two of them"))
+            reports |= {client: outcome.report for client, outcome in finished.done.items()}
+        super().__init__(reports)
+
+    def __or__(self, others: HeldReplies) -> HeldReplies:
+        """One mean over both."""
+        both = HeldReplies(self._fleet, *self._maps, *others._maps)
+        both.diverged = self.diverged + others.diverged
+        return both
+
+    def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
+        chosen = self.checked_weights(weights)
+        ids = {client: self._id_of(client) for client in chosen}
+        numbers = {update.number for update in ids.values()}
+        return self._fleet.reduce(
+            Mean(
+                key,
+                {ids[client]: weight for client, weight in chosen.items()},
+                {made.number: made for made in self._maps if made.number in numbers},
+            )
+        )
+
+    def ref(self, client: ClientId, key: str = "w") -> Ref:
+        """One client's update: the mean of one is that one, bit for bit."""
+        return self.mean({client: 1.0}, key)
+
+    def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
+        # Negative ids are the server's: it draws from its own streams, one for every update.
+        tasks = {
+            self._id_of(client): Task(-1 - client, self._fleet.round, {}, {}) for client in self
+        }
+        maps = {finished.number: finished for finished in self._maps}
+        return self._fleet.examine_updates(phase, tasks, inputs, maps)
+
+    def _id_of(self, client: ClientId) -> UpdateId:
+        """Whose map it was."""
+        for finished in self._maps:
+            if client in finished.done:
+                return UpdateId(finished.number, client)
+        raise KeyError(client)
