@@ -343,20 +343,6 @@ class BaseFleet(Fleet):
                     f"a phase raised on {who} in round {self.round}:\n{outcome.error.rstrip()}"
                 )
 
-    def examine_updates(
-        self,
-        phase: Phase,
-        tasks: Mapping[UpdateId, Task],
-        shared: Mapping[str, Any],
-        maps: Mapping[int, FinishedMap],
-    ) -> dict[ClientId, Report]:
-        """The reports of an examination, charged to the server."""
-        done = self.examine(phase, tasks, shared, maps)
-        outcomes = sorted(done, key=lambda outcome: outcome.client)
-        self.refuse_errors(outcomes)
-        self.account_server(outcomes)
-        return {outcome.client: outcome.report for outcome in outcomes}
-
     def account_server(self, done: Iterable[Done]) -> None:
         for outcome in done:
             self.costs.server_forward += outcome.forward

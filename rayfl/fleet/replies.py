@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rayfl.errors import ConfigError, broken
 from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.sums.exact_sums import Grid
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import ClientId, Phase, Ref, Replies, Report
+
+if TYPE_CHECKING:
+    from rayfl.fleet.base import BaseFleet
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,27 +69,11 @@ class Mean:
         return self.maps[update.number].done[update.client]
 
 
-class UpdateHolder(Protocol):
-    """What replies ask of their fleet."""
-
-    round: int
-
-    def reduce(self, mean: Mean) -> Ref: ...
-
-    def examine_updates(
-        self,
-        phase: Phase,
-        tasks: Mapping[UpdateId, Task],
-        shared: Mapping[str, Any],
-        maps: Mapping[int, FinishedMap],
-    ) -> dict[ClientId, Report]: ...
-
-
 class HeldReplies(Replies):
     """The reports of one map, or of several with no client in common, whose updates lie at their
     places."""
 
-    def __init__(self, fleet: UpdateHolder, *maps: FinishedMap) -> None:
+    def __init__(self, fleet: BaseFleet, *maps: FinishedMap) -> None:
         self._fleet, self._maps = fleet, maps
         reports: dict[ClientId, Report] = {}
         for finished in maps:
@@ -120,11 +107,14 @@ class HeldReplies(Replies):
 
     def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
         # Negative ids are the server's: it draws from its own streams, one for every update.
-        tasks = {
-            self._id_of(client): Task(-1 - client, self._fleet.round, {}, {}) for client in self
-        }
+        fleet = self._fleet
+        tasks = {self._id_of(client): Task(-1 - client, fleet.round, {}, {}) for client in self}
         maps = {finished.number: finished for finished in self._maps}
-        return self._fleet.examine_updates(phase, tasks, inputs, maps)
+        done = fleet.examine(phase, tasks, inputs, maps)
+        outcomes = sorted(done, key=lambda outcome: outcome.client)
+        fleet.refuse_errors(outcomes)
+        fleet.account_server(outcomes)
+        return {outcome.client: outcome.report for outcome in outcomes}
 
     def _id_of(self, client: ClientId) -> UpdateId:
         """Whose map it was."""

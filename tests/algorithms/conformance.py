@@ -106,7 +106,11 @@ class Late(InlineFleet):
     """Carries out an errand when somebody waits for it, and not before."""
 
     def start_errand(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], when_done: Then, **shared: Any
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        when_done: Then,
+        **shared: Any,
     ) -> Errand:
         return Postponed(lambda: super(Late, self).start_errand(phase, each, when_done, **shared))
 
@@ -175,7 +179,11 @@ class Killing(Warm):
         return super().execute(number, phase, tasks, shared, chain)
 
     def start_errand(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], when_done: Then, **shared: Any
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        when_done: Then,
+        **shared: Any,
     ) -> Errand:
         self.kill_before(len(each))
         return super().start_errand(phase, each, when_done, **shared)

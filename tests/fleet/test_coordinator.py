@@ -15,7 +15,7 @@ import pytest
 from rayfl.errors import DataError, ResourceError
 from rayfl.fleet.on_ray import coordinator as module
 from rayfl.fleet.on_ray.connection import connected
-from rayfl.fleet.on_ray.coordinator import drive, placed, room_on, stored
+from rayfl.fleet.on_ray.coordinator import count_room_on, drive, placed, stored
 from rayfl.fleet.on_ray.placement import Placement
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, holdings, spec
@@ -98,7 +98,7 @@ def test_gpus_that_are_not_there_are_refused(
     ],
 )
 def test_room_on_one_node(node: dict[str, float], cpus: float, gpus: float, room: int) -> None:
-    assert room_on(node, cpus, gpus) == room
+    assert count_room_on(node, cpus, gpus) == room
 
 
 # -- connecting ------------------------------------------------------------------------------------

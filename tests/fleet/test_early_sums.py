@@ -10,7 +10,7 @@ import pytest
 
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
-from rayfl.fleet.sums.early_sums import EarlySums, Expectation, Expected
+from rayfl.fleet.sums.early_sums import EarlySums, Expected, MeanExpectation
 from rayfl.fleet.sums.exact_sums import Grid, Partial
 from rayfl.protocol import SERVER, ClientId, Replies
 from tests.fleet import phases
@@ -26,12 +26,12 @@ class Sizes:
 
 
 def test_weights_by_size_are_those_of_a_mean() -> None:
-    expectation, replies = Expectation(Sizes()), Replies({client: {} for client in range(3)})
+    expectation, replies = MeanExpectation(Sizes()), Replies({client: {} for client in range(3)})
     assert expectation.weigh_by_size([2, 0, 1]) == replies.checked_weights({0: 3, 1: 5, 2: 8})
 
 
 def test_nothing_is_expected_before_a_mean_by_size_or_after_another() -> None:
-    expectation = Expectation(Sizes())
+    expectation = MeanExpectation(Sizes())
     assert expectation.expect([0, 1]) is None
     expectation.learn(expectation.weigh_by_size([0, 1]), GRID)
     expected = expectation.expect([0, 1, 2])
@@ -43,7 +43,7 @@ def test_nothing_is_expected_before_a_mean_by_size_or_after_another() -> None:
 
 @pytest.mark.parametrize("clients", [[0], [SERVER, 0], []])
 def test_nothing_is_expected_of_one_client_or_of_the_server(clients: list[ClientId]) -> None:
-    expectation = Expectation(Sizes())
+    expectation = MeanExpectation(Sizes())
     expectation.learn(expectation.weigh_by_size([0, 1]), GRID)
     assert expectation.expect(clients) is None
 

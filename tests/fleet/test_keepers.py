@@ -22,8 +22,8 @@ from ray.exceptions import ObjectLostError, RayTaskError
 from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
-from rayfl.fleet.on_ray.calls import Answer, Batch
-from rayfl.fleet.on_ray.keepers.keeper_calls import KeeperCalls, Kept, Shard
+from rayfl.fleet.on_ray.calls import Answer, TaskBatch
+from rayfl.fleet.on_ray.keepers.keeper_calls import KeeperCalls, KeeperShard, Kept
 from rayfl.fleet.on_ray.keepers.keeper_process import Keeper, KeeperDied, Post, Tally
 from rayfl.fleet.on_ray.placement import keepers_for
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
@@ -379,7 +379,7 @@ def test_how_many_keepers_there_are(wanted: int | str, actors: int, keepers: int
 
 
 def test_a_handle_that_goes_says_so_once() -> None:
-    shard = Shard(0, None)
+    shard = KeeperShard(0, None)
     handle = Kept(shard, (7, 3))
     held = [handle, handle]
     del handle
@@ -407,7 +407,7 @@ def test_whole_states_travel_unopened_and_come_back() -> None:
         for i, state in enumerate([whole, mixed, {}, {"x": Ref("a", "w")}, small])
     ]
     values: dict[Any, int] = {}
-    batch = Batch.of(tasks, values)
+    batch = TaskBatch.of(tasks, values)
     assert batch.stored == {0: {"w": 0, "y": 1}}
     assert list(values) == ["a", "b"]
     back = batch.unpack([{"w": 1}, {"y": 2}])

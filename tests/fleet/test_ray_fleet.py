@@ -29,8 +29,8 @@ from rayfl.fleet.on_ray.values import (
     STATE_BYTES,
     Inlined,
     Packed,
-    Slot,
     Stored,
+    ValueSlot,
     fill_in,
     take_out,
 )
@@ -425,19 +425,19 @@ def test_an_actor_that_dies_before_its_updates_are_read(
     """It has said where they lie; then nobody can open them any more."""
     got, vector, before = (
         ray_pool.map(phases.update, CLIENTS, **LARGE),
-        ray_pool.shared_memory.pages.vector,
+        ray_pool.reduction.shared_memory.pages.vector,
         pids(ray_pool),
     )
 
     def kill_first(length: int) -> Any:
-        monkeypatch.setattr(ray_pool.shared_memory.pages, "vector", vector)
+        monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "vector", vector)
         os.kill(before[0], signal.SIGKILL)
         return vector(length)
 
-    monkeypatch.setattr(ray_pool.shared_memory.pages, "vector", kill_first)
+    monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "vector", kill_first)
     assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
     assert [old == new for old, new in zip(before, pids(ray_pool), strict=True)] == [False, True]
-    assert ray_pool.shared_memory.works
+    assert ray_pool.reduction.shared_memory.works
 
 
 @on_linux
@@ -447,19 +447,19 @@ def test_actors_that_do_not_see_each_others_memory_send_their_sums(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(ray_pool.shared_memory, "works", True)
-    page_of = ray_pool.shared_memory.pages.page_of
+    monkeypatch.setattr(ray_pool.reduction.shared_memory, "works", True)
+    page_of = ray_pool.reduction.shared_memory.pages.page_of
 
     def misname(vector: Any) -> Any:
         page = page_of(vector)
         assert page is not None
         return replace(page, inode=1)
 
-    monkeypatch.setattr(ray_pool.shared_memory.pages, "page_of", misname)
+    monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "page_of", misname)
     got = ray_pool.map(phases.update, CLIENTS, **LARGE)
     assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
     assert "do not see each other's memory" in caplog.text
-    assert not ray_pool.shared_memory.works
+    assert not ray_pool.reduction.shared_memory.works
 
 
 @on_linux
@@ -537,9 +537,9 @@ def test_references_travel_once_each_and_come_back(inputs: Any) -> None:
 def test_a_slot_names_the_value_and_its_entry() -> None:
     values: dict[Any, int] = {}
     assert take_out([Ref("a"), Ref("b", "w"), Ref("a", "y")], values) == [
-        Slot(0, None),
-        Slot(1, "w"),
-        Slot(0, "y"),
+        ValueSlot(0, None),
+        ValueSlot(1, "w"),
+        ValueSlot(0, "y"),
     ]
     assert values == {"a": 0, "b": 1}
 

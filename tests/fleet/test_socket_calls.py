@@ -20,7 +20,7 @@ from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.on_ray.socket_calls import (
     KEY_BYTES,
     SHORT_CALLS,
-    Line,
+    SocketLine,
     receive_message,
     send_message,
     serve_method,
@@ -188,7 +188,7 @@ def test_a_closed_fleet_hangs_up(cluster: None) -> None:
 
 
 def test_a_line_that_is_dropped_hangs_up(lined: RayFleet) -> None:
-    lost = Line(lined.pool[0].actor)
+    lost = SocketLine(lined.pool[0].actor)
     near = lost.socket
     del lost
     assert near.fileno() == -1
@@ -261,4 +261,4 @@ def test_a_line_needs_its_actor(cluster: None) -> None:
 def lay_until_refused(actor: Any) -> None:
     """An actor that is killed may still answer for a moment."""
     while True:
-        Line(actor)
+        SocketLine(actor)

@@ -30,7 +30,7 @@ Inputs = Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Batch:
+class TaskBatch:
     """Tasks of one round as they travel: thousands of clients, few of which have inputs or state of
     their own."""
 
@@ -44,7 +44,7 @@ class Batch:
     packed: dict[ClientId, tuple[list[str], bytes]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], beside: Beside) -> Batch:
+    def of(cls, tasks: Sequence[Task], beside: Beside) -> TaskBatch:
         """Tasks of one round, each of another client; `beside` collects the remote values."""
         inputs = {task.client: take_out(task.inputs, beside) for task in tasks if task.inputs}
         batch = cls(tasks[0].t, [task.client for task in tasks], inputs)
@@ -84,14 +84,14 @@ class Batch:
         ]
 
 
-class Arguments(NamedTuple):
-    """A call as an actor's `run` gets it, but for the remote values, which come behind."""
+class PackedCall(NamedTuple):
+    """A call as an actor's `run` gets it. The remote values come behind it."""
 
     number: int
     phase: Phase
-    batch: Batch
+    batch: TaskBatch
     shared: Inputs
-    freed: Sequence[int]
+    forgotten: Sequence[int]
     expected: Expected | None
     chain: bool
 
@@ -104,7 +104,7 @@ class Call:
     phase: Phase
     tasks: list[Task]
     shared: Inputs
-    freed: Sequence[int] = ()
+    forgotten: Sequence[int] = ()
     """Maps whose updates the actor may drop."""
     expected: Expected | None = None
     """The part in a mean that these clients are expected to have."""
@@ -113,15 +113,15 @@ class Call:
     """An errand's: nobody waits for it, and it may take long."""
 
     @cached_property
-    def packed(self) -> tuple[Arguments, list[Remote]]:
+    def packed(self) -> tuple[PackedCall, list[Remote]]:
         """The call without its remote values, and these."""
         beside: Beside = {}
-        batch = Batch.of(self.tasks, beside)
+        batch = TaskBatch.of(self.tasks, beside)
         shared = cast(Inputs, take_out(self.shared, beside))
-        arguments = Arguments(
-            self.number, self.phase, batch, shared, self.freed, self.expected, self.chain
+        call = PackedCall(
+            self.number, self.phase, batch, shared, self.forgotten, self.expected, self.chain
         )
-        return arguments, list(beside)
+        return call, list(beside)
 
 
 @dataclass(frozen=True)

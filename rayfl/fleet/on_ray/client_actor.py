@@ -17,7 +17,7 @@ from ray import ObjectRef
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Done, Executor, Holdings
 from rayfl.fleet.host import claim_cores, freeze_objects, spare_imports
-from rayfl.fleet.on_ray.calls import Answer, Arguments, Batch, Inputs
+from rayfl.fleet.on_ray.calls import Answer, Inputs, PackedCall
 from rayfl.fleet.on_ray.gpu_probe import measure_footprint
 from rayfl.fleet.on_ray.placement import Placement
 from rayfl.fleet.on_ray.socket_calls import pickle_answer, serve_method
@@ -26,7 +26,7 @@ from rayfl.fleet.sums.early_sums import Expected
 from rayfl.fleet.sums.exact_sums import Grid, Partial, finish_mean, merge_partials, whole_sum
 from rayfl.fleet.sums.shared_memory import Opened, Page, Pages
 from rayfl.fleet.sums.updates import UpdateId
-from rayfl.protocol import ClientId, Phase, Vector
+from rayfl.protocol import ClientId, Vector
 
 log = logging.getLogger("rayfl")
 
@@ -75,29 +75,19 @@ class ClientActor:
 
     # -- visits ------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        number: int,
-        phase: Phase,
-        batch: Batch,
-        shared: Inputs,
-        forgotten: Sequence[int],
-        expected: Expected | None,
-        chain: bool,
-        *values: object,
-    ) -> Answer:
+    def run(self, call: PackedCall, *values: object) -> Answer:
         """Outcomes of all tasks. What large states they leave is kept for `collect`."""
         with self.one_at_a_time:
             self._count_call()
-            self._forget(forgotten)
-            tasks = batch.unpack(values)
-            inputs = cast(Inputs, fill_in(shared, values))
-            results = list(self.executor.run(number, phase, tasks, inputs, chain))
+            self._forget(call.forgotten)
+            number, tasks = call.number, call.batch.unpack(values)
+            inputs = cast(Inputs, fill_in(call.shared, values))
+            results = list(self.executor.run(number, call.phase, tasks, inputs, call.chain))
             done = [outcome for outcome, _ in results]
             small = self._keep_states(number, [(done, state) for done, state in results if state])
             clients = [outcome.client for outcome in done]
             pages = self.executor.updates.find_pages(number, clients, self.pages)
-            return Answer(done, self._sum_early(number, expected, done), small, pages)
+            return Answer(done, self._sum_early(number, call.expected, done), small, pages)
 
     def answer(self, common: bytes, own: bytes, *values: object) -> tuple[list[ClientId], bytes]:
         """`run` for a keeper: whose states it is to collect, and an answer that it hands on
@@ -105,8 +95,8 @@ class ClientActor:
         # What the calls of a map have in common was packed once for all of them.
         phase, shared = pickle.loads(common)
         number, batch, forgotten, expected, chain = pickle.loads(own)
-        arguments = Arguments(number, phase, batch, shared, forgotten, expected, chain)
-        answer = self.run(*arguments, *values)
+        call = PackedCall(number, phase, batch, shared, forgotten, expected, chain)
+        answer = self.run(call, *values)
         return answer.left_at_actor, pickle_answer(answer)
 
     def _count_call(self) -> None:
@@ -151,17 +141,11 @@ class ClientActor:
         held = self.states[number]
         return True, *(held.pop(client) for client in clients)
 
-    def examine(
-        self,
-        phase: Phase,
-        updates: Sequence[UpdateId],
-        batch: Batch,
-        shared: Inputs,
-        *values: object,
-    ) -> list[Done]:
+    def examine(self, call: PackedCall, updates: Sequence[UpdateId], *values: object) -> list[Done]:
         """Run a server's phase on updates that lie here, one task each."""
-        tasks = dict(zip(updates, batch.unpack(values), strict=True))
-        return self.executor.examine(phase, tasks, cast(Inputs, fill_in(shared, values)))
+        tasks = dict(zip(updates, call.batch.unpack(values), strict=True))
+        shared = cast(Inputs, fill_in(call.shared, values))
+        return self.executor.examine(call.phase, tasks, shared)
 
     def measure_footprint(self) -> tuple[int, int]:
         """What one client takes of this actor's GPU, in bytes, and what there is."""

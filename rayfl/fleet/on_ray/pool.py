@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict, overload
+from typing import TypedDict
 
 import ray
 from ray.actor import ActorHandle
 
 from rayfl.errors import ResourceError
 from rayfl.fleet.host import current_core
-from rayfl.fleet.on_ray.ray_calls import DEATHS, RayAnswer, gather, take_ready, wait_for_ray
-from rayfl.fleet.on_ray.socket_calls import SHORT_CALLS, SHORT_SECONDS, Line
-from rayfl.fleet.on_ray.transport import PlaceDied, unwind
+from rayfl.fleet.on_ray.ray_calls import DEATHS, RayAnswer, find_ready, gather_answers, wait_for_ray
+from rayfl.fleet.on_ray.socket_calls import SHORT_CALLS, SHORT_SECONDS, SocketLine
+from rayfl.fleet.on_ray.transport import PlaceDied, drop_traceback
 
 log = logging.getLogger("rayfl")
 
@@ -48,7 +48,7 @@ class Place:
     """Maps whose updates the actor may drop: its next call says so."""
     short_calls: int = 0
     """How many were short, in a row, of late."""
-    line: Line | None = None
+    line: SocketLine | None = None
 
     def take_forgotten(self) -> list[int]:
         forgotten, self.forgotten = self.forgotten, []
@@ -66,7 +66,7 @@ class Place:
         ray.kill(self.actor)
 
 
-class Pool(Sequence[Place]):
+class ActorPool:
     """All places. An actor is given work once it has greeted: until then there may be no room for
     it on the cluster."""
 
@@ -80,24 +80,22 @@ class Pool(Sequence[Place]):
         self._hire, self._current_round = hire, current_round
         actors = [*hired, *(hire() for _ in range(size - len(hired)))]
         self.places = [Place(number, actor) for number, actor in enumerate(actors)]
-        self.awaited = {greet(place): place for place in self.places}
+        self.awaited = {ask_for_greeting(place): place for place in self.places}
         self.node: str = ray.get_runtime_context().get_node_id()
         self._await_greetings()
 
-    @overload
-    def __getitem__(self, number: int) -> Place: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Place]: ...
-    def __getitem__(self, number: int | slice) -> Place | list[Place]:
+    def __getitem__(self, number: int) -> Place:
         return self.places[number]
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self.places)
 
     def __len__(self) -> int:
         return len(self.places)
 
     def _await_greetings(self) -> None:
         """Give all actors some time; who finds no room by then joins when there is some."""
-        hellos = [hello.reference for hello in self.awaited]
-        ray.wait(hellos, num_returns=len(hellos), timeout=GREETING_SECONDS)
+        find_ready(self.awaited, GREETING_SECONDS)
         self.present()
         if self.awaited:
             log.warning(
@@ -109,12 +107,12 @@ class Pool(Sequence[Place]):
     def present(self) -> list[Place]:
         """The places whose actors run; waits until there is one."""
         if self.awaited:
-            for hello in take_ready(list(self.awaited)):
+            for hello in find_ready(self.awaited):
                 self._hear(hello)
         absent = set(self.awaited.values())
         present = [place for place in self.places if place not in absent]
         if not present:
-            wait_for_ray(list(self.awaited))
+            wait_for_ray(self.awaited)
         return present or self.present()
 
     def _hear(self, hello: RayAnswer[Greeting]) -> None:
@@ -127,7 +125,7 @@ class Pool(Sequence[Place]):
             stillbirths = place.stillbirths + 1
             if stillbirths == STILLBIRTHS or getattr(error, "actor_init_failed", False):
                 raise ResourceError(f"a client actor could not start:\n{error}") from error
-            unwind(error)
+            drop_traceback(error)
             self.replace(place, type(error).__name__, stillbirths)
 
     def others_first(self, places: Iterable[Place]) -> list[Place]:
@@ -160,7 +158,7 @@ class Pool(Sequence[Place]):
         self.places[place.number] = new
         # The one before may have died without ever having answered.
         self.awaited = {hello: who for hello, who in self.awaited.items() if who is not place}
-        self.awaited[greet(new)] = new
+        self.awaited[ask_for_greeting(new)] = new
 
     def bury_the_dead(self) -> int:
         """Replace every actor that no longer answers; how many there were."""
@@ -168,7 +166,7 @@ class Pool(Sequence[Place]):
         for place in self.present():
             # An error does not say whose it is, so everybody is asked.
             try:
-                gather([place.actor.hello.remote()])
+                gather_answers([place.actor.hello.remote()])
             except PlaceDied as error:
                 self.replace(place, error.sign)
                 dead += 1
@@ -184,5 +182,5 @@ class Pool(Sequence[Place]):
             place.dismiss()
 
 
-def greet(place: Place) -> RayAnswer[Greeting]:
+def ask_for_greeting(place: Place) -> RayAnswer[Greeting]:
     return RayAnswer(place.actor.hello.remote())

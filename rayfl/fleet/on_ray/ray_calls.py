@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 import ray
@@ -23,7 +23,7 @@ from rayfl.fleet.on_ray.transport import (
     Pending,
     PlaceDied,
     PlaceLost,
-    unwind,
+    drop_traceback,
 )
 from rayfl.fleet.on_ray.values import Handle, Stored
 from rayfl.protocol import ClientId
@@ -42,7 +42,7 @@ class RayAnswer(Pending[Found], Generic[Found]):
         self.reference = reference
 
     def take(self) -> Found:
-        found: Found = gather([self.reference])[0]
+        found: Found = gather_answers([self.reference])[0]
         return found
 
 
@@ -50,9 +50,9 @@ class RayCalls:
     """A transport that has nothing to remember: Ray does."""
 
     def post(self, place: Place, call: Call) -> RayAnswer[Answer]:
-        arguments, remote = call.packed
+        packed, remote = call.packed
         references = [handle.reference for handle in remote]
-        return RayAnswer(place.actor.run.remote(*arguments, *references))
+        return RayAnswer(place.actor.run.remote(packed, *references))
 
     def collect(
         self, place: Place, number: int, clients: Sequence[ClientId]
@@ -65,12 +65,12 @@ class RayCalls:
         return RayAnswer(collected), handles
 
 
-def gather(references: Sequence[ObjectRef]) -> list[Any]:
+def gather_answers(references: Sequence[ObjectRef]) -> list[Any]:
     """What all of these calls answered. Raises PlaceDied, PlaceLost or CallFailed."""
     try:
         return list(ray.get(list(references)))
     except DEATHS as error:
-        unwind(error)
+        drop_traceback(error)
         raise PlaceDied.shown_by(error) from None
     except ObjectLostError as error:
         raise PlaceLost(str(error)) from error
@@ -78,14 +78,14 @@ def gather(references: Sequence[ObjectRef]) -> list[Any]:
         raise CallFailed(str(error)) from error
 
 
-def take_ready(answers: Sequence[RayAnswer[Found]]) -> list[RayAnswer[Found]]:
-    """Those that are there by now."""
+def find_ready(answers: Iterable[RayAnswer[Found]], seconds: float = 0) -> list[RayAnswer[Found]]:
+    """Those that are there by now, or when all are, or in so many seconds."""
     waiting = {answer.reference: answer for answer in answers}
-    ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+    ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=seconds)
     return [waiting[reference] for reference in ready]
 
 
-def wait_for_ray(answers: Sequence[RayAnswer[Found]]) -> RayAnswer[Found]:
+def wait_for_ray(answers: Iterable[RayAnswer[Found]]) -> RayAnswer[Found]:
     """The next one that is there."""
     waiting = {answer.reference: answer for answer in answers}
     (first,), _ = ray.wait(list(waiting), num_returns=1)

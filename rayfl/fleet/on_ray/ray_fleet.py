@@ -21,42 +21,33 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
 from rayfl.fleet.executor import Done, Holdings, Task, nbytes
-from rayfl.fleet.on_ray.calls import Batch, Inputs
+from rayfl.fleet.on_ray.calls import Call, Inputs
 from rayfl.fleet.on_ray.hiring import Hiring
 from rayfl.fleet.on_ray.map_in_flight import CallInFlight, MapInFlight, Stage
 from rayfl.fleet.on_ray.placement import Plan
-from rayfl.fleet.on_ray.pool import Place, Pool
-from rayfl.fleet.on_ray.ray_calls import gather
-from rayfl.fleet.on_ray.reduction import (
-    EarlySum,
-    GatheredSums,
-    LoneUpdate,
-    PlacedMean,
-    SharedMemory,
-    TreeOfSums,
-    WayToMean,
-)
+from rayfl.fleet.on_ray.pool import ActorPool, Place
+from rayfl.fleet.on_ray.ray_calls import gather_answers
+from rayfl.fleet.on_ray.reduction import PlacedMean, Reduction
 from rayfl.fleet.on_ray.routes import Routes
 from rayfl.fleet.on_ray.transport import CallFailed, Pending, PlaceDied
 from rayfl.fleet.on_ray.values import (
     INLINE_BYTES,
-    Beside,
     Handle,
     fetch_value,
     handle_of,
     pick_entry,
     store_large_arrays,
     store_value,
-    take_out,
 )
 from rayfl.fleet.replies import FinishedMap, Mean
-from rayfl.fleet.sums.early_sums import Expectation
+from rayfl.fleet.sums.early_sums import MeanExpectation
 from rayfl.fleet.sums.exact_sums import Partial
 from rayfl.fleet.sums.shared_memory import LEAST_BYTES, Page
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import ClientId, Phase, Ref
 
 Wanted = TypeVar("Wanted")
+NO_MAP = -1
 
 
 class RayFleet(BaseFleet):
@@ -69,19 +60,12 @@ class RayFleet(BaseFleet):
         self.hiring = hiring
         self.shared_features: list[tuple[str, ObjectRef]] = []
         self.routes = Routes(hiring.placement.keepers)
-        self.pool = Pool(self._hire, hired, hiring.placement.actors, lambda: self.round)
+        self.pool = ActorPool(self._hire, hired, hiring.placement.actors, lambda: self.round)
         self.flights: dict[int, MapInFlight] = {}
         self.errands: list[RayErrand] = []
         self.seconds_per_sample = 0.0
-        self.expectation = Expectation(self)
-        self.shared_memory = SharedMemory(self.pool)
-        self.ways: tuple[WayToMean, ...] = (
-            LoneUpdate(),
-            EarlySum(),
-            GatheredSums(),
-            self.shared_memory,
-            TreeOfSums(),
-        )
+        self.expectation = MeanExpectation(self)
+        self.reduction = Reduction(self.pool)
 
     def _hire(self) -> ActorHandle:
         actor = self.hiring.hire()
@@ -229,15 +213,9 @@ class RayFleet(BaseFleet):
             self._make_lost_again(mean.weights, mean.maps)
             try:
                 with self.clock.running("reduce"):
-                    return Ref(self._run_first_way(self._find_parts(mean)), nbytes=mean.nbytes)
+                    return Ref(self.reduction.run(self._find_parts(mean)), nbytes=mean.nbytes)
             except PlaceDied:
                 self.pool.bury_the_dead()
-
-    def _run_first_way(self, placed: PlacedMean) -> Handle:
-        for way in self.ways:
-            if way.fits(placed) and (handle := way.run(placed)) is not None:
-                return handle
-        raise AssertionError("the last way always fits")
 
     def _find_parts(self, mean: Mean) -> PlacedMean:
         """Which place holds what, and what is there of the mean by now."""
@@ -277,7 +255,7 @@ class RayFleet(BaseFleet):
                 for place, part in self._group_by_place(tasks).items()
             ]
             try:
-                answers: list[list[Done]] = gather(calls)
+                answers: list[list[Done]] = gather_answers(calls)
             except PlaceDied:
                 self.pool.bury_the_dead()
                 continue
@@ -286,11 +264,9 @@ class RayFleet(BaseFleet):
     def _ask_to_examine(
         self, place: Place, phase: Phase, tasks: Mapping[UpdateId, Task], shared: Inputs
     ) -> ObjectRef:
-        beside: Beside = {}
-        batch = Batch.of(list(tasks.values()), beside)
-        inputs = take_out(shared, beside)
-        references = [handle.reference for handle in beside]
-        return place.actor.examine.remote(phase, list(tasks), batch, inputs, *references)
+        packed, remote = Call(NO_MAP, phase, list(tasks.values()), shared).packed
+        references = [handle.reference for handle in remote]
+        return place.actor.examine.remote(packed, list(tasks), *references)
 
     def _group_by_place(
         self, wanted: Mapping[UpdateId, Wanted]

@@ -12,8 +12,8 @@ from ray import ObjectRef
 from ray.actor import ActorHandle
 
 from rayfl.fleet.executor import frozen
-from rayfl.fleet.on_ray.pool import Place, Pool
-from rayfl.fleet.on_ray.ray_calls import gather
+from rayfl.fleet.on_ray.pool import ActorPool, Place
+from rayfl.fleet.on_ray.ray_calls import gather_answers
 from rayfl.fleet.on_ray.values import INLINE_BYTES, Handle, Inlined, Stored, store_value
 from rayfl.fleet.replies import Mean
 from rayfl.fleet.sums.exact_sums import CHUNK, Partial, finish_mean
@@ -94,7 +94,7 @@ class GatheredSums(WayToMean):
         return placed.small
 
     def run(self, placed: PlacedMean) -> Handle:
-        partials = gather(ask_for_partials(placed.mean, placed.parts))
+        partials = gather_answers(ask_for_partials(placed.mean, placed.parts))
         return Inlined(frozen(finish_mean(partials, placed.mean.total)))
 
 
@@ -102,7 +102,7 @@ class SharedMemory(WayToMean):
     """Each actor makes a part of the mean of all updates, which it reads where they lie: no partial
     sum exists or moves."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ActorPool) -> None:
         self.pool = pool
         self.pages = Pages()
         self.works = SUPPORTED
@@ -125,7 +125,7 @@ class SharedMemory(WayToMean):
         slices = split_in_chunks(length, len(placed.parts))
         # The mean goes through Ray's store once: a phase may hold on to what it was given, and a
         # page would be written again underneath it.
-        seen = gather(
+        seen = gather_answers(
             [
                 place.actor.add_up.remote(pages, mean.weights, mean.grid, mean.total, written, part)
                 for place, part in zip(placed.parts, slices, strict=False)
@@ -146,7 +146,7 @@ class SharedMemory(WayToMean):
             elsewhere = [update for update in weights if update not in known]
             if elsewhere:
                 asked.append(place.actor.bring_to_pages.remote(placed.mean.key, elsewhere))
-        for found in gather(asked):
+        for found in gather_answers(asked):
             known |= found
         return known
 
@@ -172,9 +172,28 @@ class TreeOfSums(WayToMean):
         (first, own), *others = placed.parts.items()
         begun = first.actor.begin_sum.remote(mean.key, own, mean.grid)
         partials = ask_for_partials(mean, dict(others))
-        gather([begun])
+        gather_answers([begun])
         merged = merge_in_tree([place.actor for place, _ in others], partials)
         return settle_vector(first.actor, "finish_sum", mean.total, *merged)
+
+
+class Reduction:
+    """All ways, in the order in which they are tried."""
+
+    def __init__(self, pool: ActorPool) -> None:
+        self.shared_memory = SharedMemory(pool)
+        self.ways: list[WayToMean] = [
+            LoneUpdate(),
+            EarlySum(),
+            GatheredSums(),
+            self.shared_memory,
+            TreeOfSums(),
+        ]
+
+    def run(self, placed: PlacedMean) -> Handle:
+        """The mean, by the first way that fits and leads anywhere. Raises PlaceDied."""
+        found = (way.run(placed) for way in self.ways if way.fits(placed))
+        return next(handle for handle in found if handle is not None)
 
 
 def ask_for_partials(
@@ -206,5 +225,5 @@ def settle_vector(actor: ActorHandle, method: str, *arguments: object) -> Stored
     it."""
     made = getattr(actor, method).options(num_returns=2)
     answered, vector = made.remote(*arguments)
-    gather([answered])
+    gather_answers([answered])
     return Stored(vector)

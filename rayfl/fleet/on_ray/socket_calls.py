@@ -29,7 +29,7 @@ import ray
 from ray.actor import ActorHandle
 
 from rayfl.fleet.on_ray.calls import Answer, Call
-from rayfl.fleet.on_ray.ray_calls import gather
+from rayfl.fleet.on_ray.ray_calls import gather_answers
 from rayfl.fleet.on_ray.transport import CallFailed, Pending, PlaceDied
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ SHORT_SECONDS = 0.05
 SHORT_CALLS = 3  # in a row, of one actor; then it gets a line
 
 
-class Line:
+class SocketLine:
     """Calls of one method of an actor's, one at a time."""
 
     def __init__(self, actor: ActorHandle) -> None:
         key = secrets.token_bytes(KEY_BYTES)
-        (address,) = gather([actor.listen.remote(key)])
+        (address,) = gather_answers([actor.listen.remote(key)])
         self.socket = socket.socket(socket.AF_UNIX)
         # Whoever drops a line hangs up.
         weakref.finalize(self, self.socket.close)
@@ -85,7 +85,7 @@ class Line:
 class SocketAnswer(Pending[Answer]):
     """What will be heard on a line."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: SocketLine) -> None:
         self.line = line
 
     def take(self) -> Answer:
@@ -103,13 +103,13 @@ class SocketCalls:
 
     def post(self, place: Place, call: Call) -> SocketAnswer:
         assert place.line is not None
-        arguments, _ = call.packed
-        return place.line.call(arguments)
+        packed, _ = call.packed
+        return place.line.call([packed])
 
     def lay_line(self, place: Place) -> None:
         """Give a place its line."""
         try:
-            place.line = Line(place.actor)
+            place.line = SocketLine(place.actor)
         except PlaceDied:
             log.debug("an actor died while a line was laid to it: its next call will tell")
 

@@ -81,7 +81,7 @@ class Collector(Protocol):
         """What tells that the states of a map's clients are safe, and their handles."""
 
 
-def unwind(error: BaseException) -> None:
+def drop_traceback(error: BaseException) -> None:
     """Let go of the calls that an error came through, once it is dealt with.
 
     A call of Ray's still refers to the error that it raised, and so the two of them, the round

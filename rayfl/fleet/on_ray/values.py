@@ -65,7 +65,7 @@ IN_PLACE = {Inlined, Packed}
 
 
 @dataclass(frozen=True)
-class Slot:
+class ValueSlot:
     """Stands in a call's inputs for the i-th value that travels beside them."""
 
     i: int
@@ -111,14 +111,14 @@ def take_out_leaf(leaf: object, beside: Beside) -> object:
     handle = handle_of(leaf)
     if isinstance(handle, (Inlined, Packed)):
         return pick_entry(handle.value, leaf.key)
-    return Slot(beside.setdefault(handle, len(beside)), leaf.key)
+    return ValueSlot(beside.setdefault(handle, len(beside)), leaf.key)
 
 
 def fill_in(inputs: object, values: Sequence[object]) -> object:
     """The inverse of `take_out`, where the values have arrived."""
 
     def arrive(leaf: object) -> object:
-        return pick_entry(values[leaf.i], leaf.key) if isinstance(leaf, Slot) else leaf
+        return pick_entry(values[leaf.i], leaf.key) if isinstance(leaf, ValueSlot) else leaf
 
     return walked(inputs, arrive)
 

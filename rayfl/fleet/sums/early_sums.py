@@ -63,7 +63,7 @@ class Sized(Protocol):
     def size(self, client: ClientId) -> int: ...
 
 
-class Expectation:
+class MeanExpectation:
     """Expects the next mean to be by size and on the grid of the last one, once one was."""
 
     def __init__(self, sizes: Sized) -> None:

@@ -16,12 +16,12 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorUnschedulableError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayfl.fleet.on_ray.calls import Answer, Batch, Call, Inputs
+from rayfl.fleet.on_ray.calls import Answer, Call, Inputs, TaskBatch
 from rayfl.fleet.on_ray.keepers.keeper_process import (
-    Fetching,
+    CallOrder,
+    CollectOrder,
     Keeper,
     KeeperDied,
-    Order,
     Post,
     PostedHandle,
     StateKey,
@@ -36,13 +36,13 @@ from rayfl.fleet.on_ray.values import Beside, Handle, Remote, Stored, take_out
 from rayfl.protocol import ClientId, Phase
 
 
-class Shard:
+class KeeperShard:
     """One keeper, as the coordinator knows it: what it is to be sent, and how many of its answers
     are still to come."""
 
     def __init__(self, number: int, actor: ActorHandle) -> None:
         self.number, self.actor = number, actor
-        self.orders: list[Order | Fetching] = []
+        self.orders: list[CallOrder | CollectOrder] = []
         self.common: dict[bytes, int] = {}
         self.beside: dict[Stored, int] = {}
         self.gone: list[StateKey] = []
@@ -84,7 +84,7 @@ class Kept:
 
     __slots__ = ("__weakref__", "key", "shard")
 
-    def __init__(self, shard: Shard, key: StateKey) -> None:
+    def __init__(self, shard: KeeperShard, key: StateKey) -> None:
         self.shard, self.key = shard, key
 
     @property
@@ -130,8 +130,8 @@ class KeeperCalls:
             remote.options(num_cpus=0, max_restarts=0, scheduling_strategy=where).remote(i)
             for i, where in enumerate(spread_over_nodes(number))
         ]
-        self.shards = [Shard(i, actor) for i, actor in enumerate(actors)]
-        self.exchanges: dict[RayAnswer[bytes], Shard] = {}
+        self.shards = [KeeperShard(i, actor) for i, actor in enumerate(actors)]
+        self.exchanges: dict[RayAnswer[bytes], KeeperShard] = {}
         # Whoever drops a ticket has stopped waiting.
         self.tickets: weakref.WeakValueDictionary[int, Ticket] = weakref.WeakValueDictionary()
         self.numbers = count()
@@ -139,7 +139,7 @@ class KeeperCalls:
         if number > 1:
             ask_keepers([actor.meet.remote(actors) for actor in actors])
 
-    def shard_of(self, place: Place) -> Shard:
+    def shard_of(self, place: Place) -> KeeperShard:
         return self.shards[place.number % len(self.shards)]
 
     # -- calls -------------------------------------------------------------------------------------
@@ -150,15 +150,15 @@ class KeeperCalls:
         shard.engage(place)
         common = self._pack_common(call.phase, call.shared)
         beside = dict(common.beside)
-        batch = Batch.of(call.tasks, beside)
+        batch = TaskBatch.of(call.tasks, beside)
         # Only a method's own values can be of classes that plain pickle, twice as fast, would not
         # carry.
         dumps = ray.cloudpickle.dumps if batch.inputs or batch.state else pickle.dumps
-        own = dumps((call.number, batch, call.freed, call.expected, call.chain))
+        own = dumps((call.number, batch, call.forgotten, call.expected, call.chain))
         ticket = self._issue_ticket(shard)
         handles = [shard.name_in_post(value) for value in beside]
         at = shard.common.setdefault(common.packed, len(shard.common))
-        shard.orders.append(Order(ticket.number, place.number, call.number, at, own, handles))
+        shard.orders.append(CallOrder(ticket.number, place.number, call.number, at, own, handles))
         return ticket
 
     def collect(
@@ -168,7 +168,7 @@ class KeeperCalls:
         shard = self.shard_of(place)
         shard.engage(place)
         ticket = self._issue_ticket(shard)
-        shard.orders.append(Fetching(ticket.number, place.number, number, clients))
+        shard.orders.append(CollectOrder(ticket.number, place.number, number, clients))
         return ticket, make_handles(shard, ticket.number, clients)
 
     def send(self) -> None:
@@ -207,13 +207,13 @@ class KeeperCalls:
             latest = self.latest = Common(phase, shared, packed, beside)
         return latest
 
-    def _issue_ticket(self, shard: Shard) -> Ticket:
+    def _issue_ticket(self, shard: KeeperShard) -> Ticket:
         shard.owed += 1
         ticket = Ticket(next(self.numbers))
         self.tickets[ticket.number] = ticket
         return ticket
 
-    def _hear(self, shard: Shard, exchange: RayAnswer[bytes]) -> None:
+    def _hear(self, shard: KeeperShard, exchange: RayAnswer[bytes]) -> None:
         """Take what a keeper sends."""
         (packed,) = ask_keepers([exchange.reference])
         for number, found in pickle.loads(packed):
@@ -235,7 +235,7 @@ class KeeperCalls:
             ray.kill(shard.actor)
 
 
-def unpack_answer(shard: Shard, number: int, packed: bytes) -> Answer:
+def unpack_answer(shard: KeeperShard, number: int, packed: bytes) -> Answer:
     """An answer as the actor made it, with handles of what the keeper has collected. Of a call that
     went another way there is none."""
     if not packed:
@@ -245,7 +245,9 @@ def unpack_answer(shard: Shard, number: int, packed: bytes) -> Answer:
     return replace(answer, kept=make_handles(shard, number, left)) if left else answer
 
 
-def make_handles(shard: Shard, ticket: int, clients: Sequence[ClientId]) -> dict[ClientId, Handle]:
+def make_handles(
+    shard: KeeperShard, ticket: int, clients: Sequence[ClientId]
+) -> dict[ClientId, Handle]:
     return {client: Kept(shard, (ticket, client)) for client in clients}
 
 

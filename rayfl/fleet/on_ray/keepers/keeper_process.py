@@ -64,7 +64,7 @@ class Tally:
     seconds: float
 
 
-class Order(NamedTuple):
+class CallOrder(NamedTuple):
     """A call that a keeper is to make: what it has in common with others, what is its own, and the
     values it wants."""
 
@@ -76,7 +76,7 @@ class Order(NamedTuple):
     handles: list[PostedHandle]
 
 
-class Fetching(NamedTuple):
+class CollectOrder(NamedTuple):
     """States that a keeper is to collect of a call which did not come its way."""
 
     ticket: int
@@ -88,7 +88,7 @@ class Fetching(NamedTuple):
 class Post(NamedTuple):
     """What a keeper is sent at a time."""
 
-    orders: Sequence[Order | Fetching]
+    orders: Sequence[CallOrder | CollectOrder]
     common: Sequence[bytes]
     gone: Collection[StateKey]
 
@@ -141,11 +141,11 @@ class Keeper:
             task.add_done_callback(self.underway.discard)
 
     async def _carry_out(
-        self, order: Order | Fetching, common: Sequence[bytes], shared: Sequence[ObjectRef]
+        self, order: CallOrder | CollectOrder, common: Sequence[bytes], shared: Sequence[ObjectRef]
     ) -> None:
         found: bytes | Trouble
         try:
-            if isinstance(order, Order):
+            if isinstance(order, CallOrder):
                 found = await self._run(
                     order, common[order.common], await self._values(order.handles, shared)
                 )
@@ -160,15 +160,15 @@ class Keeper:
         self.answers.append((order.ticket, found))
         self.news.set()
 
-    async def _run(self, order: Order, common: bytes, values: Sequence[ObjectRef]) -> bytes:
+    async def _run(self, order: CallOrder, common: bytes, values: Sequence[ObjectRef]) -> bytes:
         left, answer = await self.actors[order.place].answer.remote(common, order.own, *values)
         # What lies at an actor dies with it: there is no answer until its states are safe.
         if left:
-            await self._collect(Fetching(order.ticket, order.place, order.number, left))
+            await self._collect(CollectOrder(order.ticket, order.place, order.number, left))
         found: bytes = answer
         return found
 
-    async def _collect(self, of: Fetching) -> bytes:
+    async def _collect(self, of: CollectOrder) -> bytes:
         method = self.actors[of.place].collect.options(num_returns=1 + len(of.clients))
         first, *states = method.remote(of.number, of.clients)
         # Only what the actor has handed over outlives it.
