@@ -34,7 +34,9 @@ from rayfl.fleet.on_ray.values import (
     fill_in,
     take_out,
 )
+from rayfl.fleet.replies import FinishedMap, Mean
 from rayfl.fleet.sums.shared_memory import LEAST_BYTES, SUPPORTED
+from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import SERVER, DataRef, Ref, Replies
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, ray_fleet, spec
@@ -564,3 +566,34 @@ def test_holdings_lie_in_the_store_once(ray_pool: RayFleet) -> None:
     with pytest.raises(PhaseError, match="read-only"):
         ray_pool.map(phases.scribble, [0], what="public", public=ray_pool.data("public"))
     assert ray_pool.sets == {name: len(shard) for name, shard in holdings().sets.items()}
+
+
+# -- chains ----------------------------------------------------------------------------------------
+
+
+def run_chain(fleet: BaseFleet) -> tuple[list[int], FinishedMap]:
+    """A map whose clients are visited one after the other; whom, in which order."""
+    tasks = {client: Task(client, 0, {}, {}) for client in (5, 0, 4)}
+    done, _ = fleet.execute(77, phases.update, tasks, {}, chain=True)
+    return list(done), FinishedMap(77, phases.update, tasks, {}, done)
+
+
+def test_a_chain_is_one_call(ray_pool: RayFleet, calls: Calls) -> None:
+    run_chain(ray_pool)
+    assert [clients for _, clients, _ in calls] == [[5, 0, 4]]
+    ray_pool.forget(77)
+
+
+def test_a_chain_with_a_lost_link_is_made_again_as_a_whole(
+    ray_pool: RayFleet, here: BaseFleet, calls: Calls
+) -> None:
+    _, expected = run_chain(here)
+    _, made = run_chain(ray_pool)
+    os.kill(pids(ray_pool)[calls[0][0]], signal.SIGKILL)
+    weights, found = {UpdateId(77, 0): 0.5, UpdateId(77, 4): 0.25}, []
+    for fleet, finished in ((ray_pool, made), (here, expected)):
+        mean = fleet.reduce(Mean("w", weights, {77: finished}))
+        found.append(fleet.get(mean).tobytes())
+    assert found[0] == found[1]
+    assert [clients for _, clients, _ in calls] == [[5, 0, 4]] * 2
+    ray_pool.forget(77)
