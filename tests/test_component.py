@@ -58,7 +58,7 @@ class Shop(BaseModel):
     cart: Annotated[Any, slot(PARTS)]
 
 
-# -- components ------------------------------------------------------------------------------------------------------
+# -- components ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_settings_without_default_are_required() -> None:
         Square()  # type: ignore[call-arg]
 
 
-# -- registries ------------------------------------------------------------------------------------------------------
+# -- registries ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_descriptions_prefer_the_short_name(part: Any, name: str) -> None:
     assert PARTS.describe(part)["name"] == name
 
 
-# -- slots -----------------------------------------------------------------------------------------------------------
+# -- slots -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", ["square", {"name": "square"}], ids=str)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from rayfl.errors import ResourceError
+from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
 
 OWN_RAY = {
     # It listens on loopback alone; its own default on Linux is every interface.
@@ -53,7 +53,8 @@ class EarlyStart:
         finally:
             self.tried.set()
         self.over.wait()
-        ray.shutdown()
+        with keep_signal_handlers():
+            ray.shutdown()
 
     def wait(self) -> None:
         """Until there is a connection; or the reason why there is none."""
@@ -97,7 +98,8 @@ def connected(address: str | None) -> Iterator[None]:
         yield
     finally:
         # Only our own connection ends, and with it a Ray that it started; a cluster stays.
-        ray.shutdown()
+        with keep_signal_handlers():
+            ray.shutdown()
 
 
 def connect(address: str | None) -> None:
@@ -110,31 +112,8 @@ def connect(address: str | None) -> None:
 
     where: dict[str, Any] = {"include_dashboard": False} if own else {"address": address}
     try:
-        with signals_as_they_are():
+        with keep_signal_handlers():
             ray.init(**where, logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
         place = address or os.environ.get("RAY_ADDRESS", "this machine")
         raise ResourceError(f"no Ray could be reached or started at {place}: {error}") from error
-
-
-@contextmanager
-def signals_as_they_are() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it connects; how a run ends is the run's own business."""
-    if threading.current_thread() is threading.main_thread():
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        return
-    # In any other thread Ray cannot, and says so.
-    logger = logging.getLogger("ray._private.worker")
-    logger.addFilter(silent_on_signals)
-    try:
-        yield
-    finally:
-        logger.removeFilter(silent_on_signals)
-
-
-def silent_on_signals(record: logging.LogRecord) -> bool:
-    return "SIGTERM handler is not set" not in record.getMessage()
