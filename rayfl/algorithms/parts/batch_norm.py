@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from rayfl.arrays import Ints, Vector
 from rayfl.learn.resident import Resident
-from rayfl.protocol import SERVER, Client, ClientId, Fleet, Out, Ref, Shard, Vector
+from rayfl.protocol import SERVER, Client, ClientId, Fleet, Out, Ref, Shard
 
 Norm = nn.modules.batchnorm._BatchNorm
 
@@ -42,7 +43,7 @@ def measure_statistics(
     learner = client.learner
     resident = learner.resident(w)
     places = find_statistics(resident)
-    if not places or not len(visitor):
+    if not len(places) or not len(visitor):
         return Out({"batches": 0})
     learner.probe(visitor.x)
     batches = 0
@@ -102,7 +103,7 @@ def remeasure_statistics(
     return fleet.serve(put_statistics, w=w, statistics=mean)["w"]
 
 
-def find_statistics(network: Resident) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def find_statistics(network: Resident) -> Ints:
     """Positions of BatchNorm's running statistics in the flat vector.
 
     Parameters

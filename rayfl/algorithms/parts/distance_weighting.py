@@ -19,9 +19,10 @@ from typing import Literal
 import numpy as np
 
 from rayfl.algorithms.parts.weighting import Weighting
+from rayfl.arrays import Floats, Vector
 from rayfl.component import component
 from rayfl.learn.distance import measure_distance
-from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies, Vector
+from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies
 
 Weights = Mapping[ClientId, float]
 
@@ -53,7 +54,7 @@ def find_distances(
     others: Sequence[Ref],
     clients: Iterable[ClientId] | None = None,
     statistics: bool = True,
-) -> dict[ClientId, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+) -> dict[ClientId, Floats]:
     """Distances of updates from some models, measured where the updates lie, by client.
 
     Parameters
