@@ -154,8 +154,7 @@ def show_config(config: Path, overrides: tuple[str, ...]) -> None:
 def sync(output: Path, uri: str | None) -> None:
     """Carry what runs could not track, because the server was away, to MLflow."""
     from rayfl.config.schema import mask
-    from rayfl.tracking.tracker import default_uri
-    from rayfl.tracking.tracker import sync as carry
+    from rayfl.tracking.tracker import default_uri, sync as carry
 
     target = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output.absolute())
     try:

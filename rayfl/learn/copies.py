@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rayfl.arrays import Vector
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.learn.fit import LONE
 from rayfl.learn.learner import Learner
-from rayfl.arrays import Vector
 from rayfl.learn.local_fit import Trainee
 from rayfl.learn.resident import Resident
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rayfl.errors import DataError, broken
 from rayfl.arrays import Vector
+from rayfl.errors import DataError, broken
 from rayfl.learn.resident import Resident
 
 

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rayfl.arrays import Floats
+from rayfl.arrays import Floats, Vector
 from rayfl.errors import RayflError, broken
 from rayfl.estimate.probabilities import measure_confidence, softmax
 from rayfl.learn.augment.base import Augmentation
 from rayfl.learn.fit import LONE, outputs, sample_losses
 from rayfl.learn.learner import draw_seed
-from rayfl.arrays import Vector
 from rayfl.learn.local_fit import Trainee
 
 

@@ -15,8 +15,8 @@ from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
 from rayfl.fleet.base import Spec
-from rayfl.fleet.streams import Streams
 from rayfl.fleet.executor import Holdings
+from rayfl.fleet.streams import Streams
 from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm, Shard
 
