@@ -170,7 +170,8 @@ def pairwise_relevance(
 
     Examples
     --------
-    >>> pairwise_relevance(spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])).round(6).tolist()
+    >>> users = spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])
+    >>> pairwise_relevance(users).round(6).tolist()
     [[1.0, 0.696884], [0.46479, 1.0]]
     """
     # One's own directions give one up to rounding; the diagonal is made exact.
@@ -198,7 +199,8 @@ def similarity_matrix(
 
     Examples
     --------
-    >>> similarity_matrix(spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])).round(6).tolist()
+    >>> users = spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])
+    >>> similarity_matrix(users).round(6).tolist()
     [[1.0, 0.25], [0.25, 1.0]]
     """
     matrix = pairwise_relevance(users, q, rank, threshold)
