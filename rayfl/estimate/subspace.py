@@ -142,13 +142,24 @@ def relevance(
     return np.asarray(np.where((count > 0) & ~hollow, mean, 0.0))
 
 
-def _compare_across(left: Spectra, right: Spectra, q: int, rank: Rank, threshold: float) -> Floats:
+def _compare_across(
+    left: Spectra,
+    right: Spectra,
+    q: int,
+    rank: Rank,
+    threshold: float,
+) -> Floats:
     """r(k, j) of every user k on the left along the top q directions of every user j on the
     right."""
     along = energies(left.covariances, right.vectors[:, :, :q])
     leading = left.values[:, None, : along.shape[2]]
     values = np.broadcast_to(leading, along.shape)
-    return relevance(values, along, rank, threshold)
+    return relevance(
+        values,
+        along,
+        rank,
+        threshold,
+    )
 
 
 def pairwise_relevance(
@@ -175,7 +186,13 @@ def pairwise_relevance(
     [[1.0, 0.696884], [0.46479, 1.0]]
     """
     # One's own directions give one up to rounding; the diagonal is made exact.
-    matrix = _compare_across(users, users, q, rank, threshold)
+    matrix = _compare_across(
+        users,
+        users,
+        q,
+        rank,
+        threshold,
+    )
     np.fill_diagonal(matrix, 1.0)
     return matrix
 
@@ -203,7 +220,12 @@ def similarity_matrix(
     >>> similarity_matrix(users).round(6).tolist()
     [[1.0, 0.25], [0.25, 1.0]]
     """
-    matrix = pairwise_relevance(users, q, rank, threshold)
+    matrix = pairwise_relevance(
+        users,
+        q,
+        rank,
+        threshold,
+    )
     return np.asarray((matrix + matrix.T) / 2)
 
 
@@ -221,8 +243,20 @@ def similarity_between(
     >>> similarity_between(a, b, q=2).round(6).tolist()
     [[0.25]]
     """
-    there = _compare_across(left, right, q, rank, threshold)
-    back = _compare_across(right, left, q, rank, threshold)
+    there = _compare_across(
+        left,
+        right,
+        q,
+        rank,
+        threshold,
+    )
+    back = _compare_across(
+        right,
+        left,
+        q,
+        rank,
+        threshold,
+    )
     return np.asarray((there + back.T) / 2)
 
 

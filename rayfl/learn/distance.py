@@ -41,7 +41,12 @@ class Distance:
         return math.sqrt(math.fsum(gap**2 for gap in self.by_tensor.values()))
 
 
-def measure_distance(network: Resident, a: Vector, b: Vector, statistics: bool = True) -> Distance:
+def measure_distance(
+    network: Resident,
+    a: Vector,
+    b: Vector,
+    statistics: bool = True,
+) -> Distance:
     """The distance of two models of one network, in float64.
 
     Parameters

@@ -63,12 +63,22 @@ def divide(
     values = np.asarray(losses, dtype=np.float64)
     if not np.isfinite(values).all():
         unknown = np.full(len(values), np.nan)
-        return Division(unknown, np.ones(len(values), dtype=bool), separated=True, inverted=0)
+        return Division(
+            unknown,
+            np.ones(len(values), dtype=bool),
+            separated=True,
+            inverted=0,
+        )
     split = (mixture or LossMixture()).fit(values)
     likely = split.clean > threshold
     least = values.min(initial=np.inf, where=likely)
     inverted = 0 if np.isinf(least) else int((values < least).sum())
-    return Division(split.clean, keep_some(likely), split.separated, inverted)
+    return Division(
+        split.clean,
+        keep_some(likely),
+        split.separated,
+        inverted,
+    )
 
 
 def keep_some(mask: Bools) -> Bools:

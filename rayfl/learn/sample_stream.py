@@ -79,7 +79,15 @@ class SampleStream:
         index = self._next_places(n)
         raw, y = self._gather(index)
         x = self._learner.normalise(self._augment(raw, self._generator))
-        batch = Batch(x, raw, index, self._generator, y, self._learner, step=self._step)
+        batch = Batch(
+            x,
+            raw,
+            index,
+            self._generator,
+            y,
+            self._learner,
+            step=self._step,
+        )
         self._step += 1
         return batch
 

@@ -34,7 +34,12 @@ def ramp_linearly(t: float, begin: float, length: float) -> float:
     return min(max((t - begin) / length, 0.0), 1.0)
 
 
-def ramp_exponentially(t: float, begin: float, end: float, sharpness: float = 5.0) -> float:
+def ramp_exponentially(
+    t: float,
+    begin: float,
+    end: float,
+    sharpness: float = 5.0,
+) -> float:
     """exp(-sharpness (1 - u)^2) with u = clip((t - begin) / (end - begin), 0, 1), the ramp of Laine
     and Aila (Temporal ensembling, ICLR 2017); FedNoRo's weight of distillation.
 
@@ -97,7 +102,12 @@ def decay_by_cosine(step: int, steps: int, cycles: float = 7 / 16) -> float:
     return math.cos(math.pi * cycles * ramp_linearly(step, 0, steps))
 
 
-def forget_rate(t: int, most: float, rounds: int, exponent: float = 1.0) -> float:
+def forget_rate(
+    t: int,
+    most: float,
+    rounds: int,
+    exponent: float = 1.0,
+) -> float:
     """R_t = tau^c min(t / (T_k - 1), 1): the share of a batch that Co-teaching leaves out.
 
     Parameters
@@ -215,4 +225,9 @@ class Stages:
 
 def _stage(name: str, index: int, length: int | None) -> Stage:
     ends = length is not None and index == length - 1
-    return Stage(name, index, first=index == 0, last=ends)
+    return Stage(
+        name,
+        index,
+        first=index == 0,
+        last=ends,
+    )

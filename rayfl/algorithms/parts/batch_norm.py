@@ -24,7 +24,11 @@ Norm = nn.modules.batchnorm._BatchNorm
 
 
 def measure_statistics(
-    client: Client, *, w: Vector, batch_size: int, data: Shard | None = None
+    client: Client,
+    *,
+    w: Vector,
+    batch_size: int,
+    data: Shard | None = None,
 ) -> Out:
     """Cumulative statistics of one pass over a client's images, or the server's of a named set.
 
@@ -94,7 +98,13 @@ def remeasure_statistics(
     each = {} if named is None else {SERVER: {"data": fleet.data(named)}}
     if not visited:
         return w
-    got = fleet.map(measure_statistics, visited, each=each, w=w, batch_size=batch_size)
+    got = fleet.map(
+        measure_statistics,
+        visited,
+        each=each,
+        w=w,
+        batch_size=batch_size,
+    )
     batches = {client: float(report["batches"]) for client, report in got.items()}
     weights = {client: count for client, count in batches.items() if count}
     if not weights:

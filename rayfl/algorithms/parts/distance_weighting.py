@@ -28,7 +28,11 @@ Weights = Mapping[ClientId, float]
 
 
 def measure_distances(
-    server: Client, *, others: Sequence[Vector], statistics: bool = True, **update: Vector
+    server: Client,
+    *,
+    others: Sequence[Vector],
+    statistics: bool = True,
+    **update: Vector,
 ) -> Out:
     """How far an update is from each of several models.
 
@@ -45,7 +49,15 @@ def measure_distances(
     """
     (own,) = update.values()
     network = server.learner.shape_of()
-    gaps = [measure_distance(network, own, other, statistics).total for other in others]
+    gaps = [
+        measure_distance(
+            network,
+            own,
+            other,
+            statistics,
+        ).total
+        for other in others
+    ]
     return Out({"distances": np.array(gaps)})
 
 
@@ -161,7 +173,12 @@ class ByDistance(Weighting):
         if not noisy or not clean:
             return sizes
         others = [got.ref(client) for client in clean]
-        found = find_distances(got, others, noisy, self.statistics)
+        found = find_distances(
+            got,
+            others,
+            noisy,
+            self.statistics,
+        )
         distances = dict.fromkeys(got, 0.0)
         distances |= {client: float(gaps.min()) for client, gaps in found.items()}
         return dampen_by_largest(sizes, distances)

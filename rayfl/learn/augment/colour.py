@@ -64,7 +64,12 @@ def turn_hue(x: Tensor, turn: Tensor) -> Tensor:
     sixth = torch.where(value == red, (green - blue) / safe, sixth)
     sixth += 6 * turn.to(x.device)[:, None, None]
     channels = torch.tensor([5.0, 3.0, 1.0], device=x.device)
-    place = sixth[:, None] + channels.view(1, 3, 1, 1)
+    place = sixth[:, None] + channels.view(
+        1,
+        3,
+        1,
+        1,
+    )
     place = place.remainder_(6)
     share = torch.minimum(place, 4 - place).clamp_(0, 1)
     return (value[:, None] - chroma[:, None] * share).clamp_(0, 255)

@@ -39,11 +39,21 @@ class CropFlip:
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_batch("crop_flip", x)
-        cropped = crop_randomly(x, self.padding, self.mode, generator)
+        cropped = crop_randomly(
+            x,
+            self.padding,
+            self.mode,
+            generator,
+        )
         return flip_randomly(cropped, self.flip, generator)
 
 
-def crop_randomly(x: Tensor, padding: int, mode: Mode, generator: torch.Generator) -> Tensor:
+def crop_randomly(
+    x: Tensor,
+    padding: int,
+    mode: Mode,
+    generator: torch.Generator,
+) -> Tensor:
     """Each image at its own one of the (2 * padding + 1)^2 offsets, all equally likely."""
     if padding == 0 or not len(x):
         return x

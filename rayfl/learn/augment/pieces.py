@@ -30,7 +30,12 @@ def draw_uniform(
 
 def draw_integers(n: int, generator: torch.Generator, bound: int) -> Tensor:
     """`n` draws from {0, ..., bound - 1}."""
-    return torch.randint(bound, (n,), generator=generator, device=generator.device)
+    return torch.randint(
+        bound,
+        (n,),
+        generator=generator,
+        device=generator.device,
+    )
 
 
 def toss_coins(n: int, generator: torch.Generator, heads: float) -> Tensor:
@@ -41,7 +46,12 @@ def toss_coins(n: int, generator: torch.Generator, heads: float) -> Tensor:
 def shape_per_image(values: Tensor, x: Tensor) -> Tensor:
     """A vector with one entry an image, on the device of `x` and shaped to broadcast over (C, H,
     W)."""
-    return values.to(x.device).view(-1, 1, 1, 1)
+    return values.to(x.device).view(
+        -1,
+        1,
+        1,
+        1,
+    )
 
 
 def lay_out_like(out: Tensor, x: Tensor) -> Tensor:

@@ -59,10 +59,21 @@ class ResizeCrop:
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_batch("resize_crop", x)
         height, width = x.shape[2:]
-        boxes = draw_boxes(len(x), (height, width), self.scale, self.ratio, generator)
+        boxes = draw_boxes(
+            len(x),
+            (height, width),
+            self.scale,
+            self.ratio,
+            generator,
+        )
         flipped = toss_coins(len(x), generator, self.flip)
         size = (self.side or height, self.side or width)
-        return crop_and_resize(x, boxes, size, flipped)
+        return crop_and_resize(
+            x,
+            boxes,
+            size,
+            flipped,
+        )
 
 
 def draw_boxes(
@@ -77,7 +88,12 @@ def draw_boxes(
     full_height, full_width = size
     drawn = draw_uniform(ATTEMPTS * n, generator, *scale).view(ATTEMPTS, n)
     area = full_height * full_width * drawn
-    logs = draw_uniform(ATTEMPTS * n, generator, math.log(ratio[0]), math.log(ratio[1]))
+    logs = draw_uniform(
+        ATTEMPTS * n,
+        generator,
+        math.log(ratio[0]),
+        math.log(ratio[1]),
+    )
     aspect = logs.view(ATTEMPTS, n).exp()
     width = (area * aspect).sqrt().round()
     height = (area / aspect).sqrt().round()
@@ -89,8 +105,18 @@ def draw_boxes(
     top = torch.floor(draw_uniform(n, generator) * (full_height - height + 1))
     left = torch.floor(draw_uniform(n, generator) * (full_width - width + 1))
     pairs = zip(
-        Boxes(top, left, height, width),
-        _find_central_box(n, size, ratio, top),
+        Boxes(
+            top,
+            left,
+            height,
+            width,
+        ),
+        _find_central_box(
+            n,
+            size,
+            ratio,
+            top,
+        ),
         strict=True,
     )
     return Boxes(*(torch.where(fitted, *pair) for pair in pairs))
@@ -113,12 +139,27 @@ def _find_central_box(
     return Boxes(*(like.new_full((n,), side) for side in sides))
 
 
-def crop_and_resize(x: Tensor, boxes: Boxes, size: tuple[int, int], flipped: Tensor) -> Tensor:
+def crop_and_resize(
+    x: Tensor,
+    boxes: Boxes,
+    size: tuple[int, int],
+    flipped: Tensor,
+) -> Tensor:
     """The boxes of the images at one size in float32, mirrored where `flipped`."""
     boxes = Boxes(*(side.to(x.device) for side in boxes))
     mirrored = flipped.to(x.device)[:, None, None]
-    rows = weigh_pixels(boxes.top, boxes.height, x.shape[2], size[0])
-    columns = weigh_pixels(boxes.left, boxes.width, x.shape[3], size[1])
+    rows = weigh_pixels(
+        boxes.top,
+        boxes.height,
+        x.shape[2],
+        size[0],
+    )
+    columns = weigh_pixels(
+        boxes.left,
+        boxes.width,
+        x.shape[3],
+        size[1],
+    )
     columns = torch.where(mirrored, columns.flip(1), columns)
     pixels = x.float().contiguous()
     out = rows[:, None] @ pixels @ columns[:, None].mT
@@ -126,7 +167,12 @@ def crop_and_resize(x: Tensor, boxes: Boxes, size: tuple[int, int], flipped: Ten
     return lay_out_like(out.clamp_(0, 255), x)
 
 
-def weigh_pixels(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
+def weigh_pixels(
+    start: Tensor,
+    length: Tensor,
+    side: int,
+    size: int,
+) -> Tensor:
     """Weights (N, size, side) that resize the pixels [start, start + length) of an axis to `size`
     pixels."""
     stretch = length / size

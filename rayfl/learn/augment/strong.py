@@ -72,7 +72,12 @@ class Strong:
         out = weak(out, generator)
         least = self.m if self.least is None else self.least
         for _ in range(self.n):
-            apply_random_operation_(out, least, self.m, generator)
+            apply_random_operation_(
+                out,
+                least,
+                self.m,
+                generator,
+            )
         side = self._cutout_of(min(x.shape[2:]))
         cut = cut_out_squares(out, side, generator)
         return lay_out_like(cut.float(), x)
@@ -103,7 +108,12 @@ def apply_random_operation_(
     positive = toss_coins(len(x), generator, 0.5)
     signed = torch.where(positive, strength, -strength)
     amounts = [signed if name in SIGNED else strength for name in OPERATIONS]
-    apply_by_choice_(x, choice, amounts, tuple(OPERATIONS.values()))
+    apply_by_choice_(
+        x,
+        choice,
+        amounts,
+        tuple(OPERATIONS.values()),
+    )
 
 
 def cut_out_squares(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
@@ -112,13 +122,28 @@ def cut_out_squares(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
     if side == 0:
         return x
     height, width = x.shape[2:]
-    down = _draw_stretch(len(x), height, side, generator).to(x.device)
-    across = _draw_stretch(len(x), width, side, generator).to(x.device)
+    down = _draw_stretch(
+        len(x),
+        height,
+        side,
+        generator,
+    ).to(x.device)
+    across = _draw_stretch(
+        len(x),
+        width,
+        side,
+        generator,
+    ).to(x.device)
     square = down[:, :, None] & across[:, None, :]
     return x.masked_fill(square[:, None], MID_GREY)
 
 
-def _draw_stretch(n: int, length: int, side: int, generator: torch.Generator) -> Tensor:
+def _draw_stretch(
+    n: int,
+    length: int,
+    side: int,
+    generator: torch.Generator,
+) -> Tensor:
     """Which of `length` positions lie within a stretch of `side` around a uniform one, (n,
     length)."""
     centre = draw_integers(n, generator, length)[:, None]

@@ -59,7 +59,12 @@ class Contrastive:
         out = crop(x.contiguous(), generator)
         chosen = toss_coins(len(x), generator, self.jitter)
         strengths = (self.brightness, self.contrast, self.saturation, self.hue)
-        jitter_colours_(out, chosen, strengths, generator)
+        jitter_colours_(
+            out,
+            chosen,
+            strengths,
+            generator,
+        )
         coins = toss_coins(len(x), generator, self.greyscale)
         greyed = shape_per_image(coins, x)
         return lay_out_like(torch.where(greyed, make_grey(out), out), x)
@@ -93,12 +98,28 @@ def jitter_colours_(
     """Change brightness, contrast, saturation and hue of the chosen images by random amounts in
     random orders."""
     *factors, turn = (
-        draw_uniform(len(x), generator, -strength, strength) for strength in strengths
+        draw_uniform(
+            len(x),
+            generator,
+            -strength,
+            strength,
+        )
+        for strength in strengths
     )
     amounts = [*(1 + factor for factor in factors), turn]
     operations = (change_brightness, change_contrast, change_saturation, turn_hue)
-    draws = torch.rand(len(x), len(amounts), generator=generator, device=generator.device)
+    draws = torch.rand(
+        len(x),
+        len(amounts),
+        generator=generator,
+        device=generator.device,
+    )
     # Who is not chosen does nothing four times, so that the draws stay the same.
     order = draws.argsort(1).masked_fill(~chosen[:, None], -1)
     for choice in order.unbind(1):
-        apply_by_choice_(x, choice, amounts, operations)
+        apply_by_choice_(
+            x,
+            choice,
+            amounts,
+            operations,
+        )
