@@ -93,14 +93,14 @@ def run(
 ) -> None:
     """Run CONFIG."""
     from rayfl.config.schema import read_config, validated
-    from rayfl.fleet.garbage import settling_in
+    from rayfl.fleet.host import spare_imports
     from rayfl.fleet.on_ray.connection import ahead
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.progress import progress_for
 
     plain = read_config(config, overrides)
     with ahead(plain, address):
-        with settling_in():
+        with spare_imports():
             settings = validated(plain, str(config))
         progress = progress_for(settings.training.rounds, quiet)
         result = run_experiment(settings, resume=resume, address=address, progress=progress)

@@ -88,7 +88,7 @@ class LearnerRecipe:
     device: str
 
     def __call__(self) -> Learner:
-        from rayfl.learn.allocator import keep_freed_memory
+        from rayfl.fleet.host import keep_freed_memory
         from rayfl.learn.learner import Learner
 
         keep_freed_memory()

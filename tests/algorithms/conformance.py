@@ -90,20 +90,29 @@ class Reversed(InlineFleet):
     """Executes the clients of every map in the opposite order."""
 
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Mapping[ClientId, Task],
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
         backwards = {client: tasks[client] for client in sorted(tasks, reverse=True)}
-        done, stored = super().execute(number, phase, backwards, shared)
+        done, stored = super().execute(number, phase, backwards, shared, chain)
         return {client: done[client] for client in sorted(done)}, stored
 
 
 class Late(InlineFleet):
     """Carries out an errand when somebody waits for it, and not before."""
 
-    def later(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
+    def start_errand(
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        when_done: Then,
+        **shared: Any,
     ) -> Errand:
-        return Postponed(lambda: super(Late, self).later(phase, each, then, **shared))
+        return Postponed(lambda: super(Late, self).start_errand(phase, each, when_done, **shared))
 
 
 class Postponed(Errand):
@@ -159,16 +168,25 @@ class Killing(Warm):
         return 1
 
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Mapping[ClientId, Task],
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
         self.kill_before(len(tasks))
-        return super().execute(number, phase, tasks, shared)
+        return super().execute(number, phase, tasks, shared, chain)
 
-    def later(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
+    def start_errand(
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        when_done: Then,
+        **shared: Any,
     ) -> Errand:
         self.kill_before(len(each))
-        return super().later(phase, each, then, **shared)
+        return super().start_errand(phase, each, when_done, **shared)
 
     def kill_before(self, tasks: int) -> None:
         if self.round == 1 and not self.killed and tasks > 1:

@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rayfl.errors import DataError
-from rayfl.estimate import measure_disagreement, vote_labels
-from rayfl.estimate import neighbour_votes as module
+from rayfl.estimate import measure_disagreement, neighbour_votes as module, vote_labels
 
 LINE = np.array([0.0, 1, 2, 10, 11, 12])[:, None]
 GIVEN = np.array([0, 0, 1, 1, 1, 0])

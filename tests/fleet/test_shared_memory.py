@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl.fleet.on_ray.ray_replies import in_parts
+from rayfl.fleet.on_ray.reduction import split_in_chunks
 from rayfl.fleet.sums.exact_sums import CHUNK
 from rayfl.fleet.sums.shared_memory import LEAST_BYTES, SUPPORTED, Opened, Page, Pages
 from rayfl.protocol import Vector
@@ -169,7 +169,7 @@ def test_pages_have_no_name() -> None:
     ("length", "parts"), [(1, 2), (CHUNK, 3), (CHUNK + 1, 2), (10 * CHUNK - 1, 3), (10**6, 7)]
 )
 def test_parts_cover_a_vector_in_whole_chunks(length: int, parts: int) -> None:
-    found = in_parts(length, parts)
+    found = split_in_chunks(length, parts)
     assert len(found) <= parts
     assert [part.start for part in found[1:]] == [part.stop for part in found[:-1]]
     assert (found[0].start, found[-1].stop) == (0, length)

@@ -19,34 +19,30 @@ import traceback
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from ray import ObjectRef
+from ray.actor import ActorHandle
 from ray.exceptions import ObjectLostError, RayActorError
 
-from rayfl.fleet.on_ray.socket_calls import DEATHS
+from rayfl.fleet.on_ray.ray_calls import DEATHS
+from rayfl.fleet.on_ray.transport import PlaceLost
 from rayfl.protocol import ClientId
 
-Key = tuple[int, ClientId]
+StateKey = tuple[int, ClientId]
 """A state's name at its keeper: the ticket of the call that left it, which no other call ever has,
 and the client."""
 
-Handle = int | tuple[int, Key]
+PostedHandle = int | tuple[int, StateKey]
 """What a call wants: one of the references that travel beside the post, or a keeper's state."""
 
 
-class KeeperDied(ObjectLostError):  # type: ignore[misc]
+class KeeperDied(PlaceLost):
     """The states of a shard are only in the last checkpoint: the same case as a node that died with
     them."""
 
-    def __init__(self, why: str = "") -> None:
-        # Ray's own constructor wants the id of an object; here it is a whole shard that is gone.
-        Exception.__init__(self, why)
-
     def __str__(self) -> str:
         return f"a keeper of client states died, or what it kept: {self.args[0]}"
-
-    def __reduce__(self) -> Any:
-        return KeeperDied, self.args
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class Tally:
     seconds: float
 
 
-class Order(NamedTuple):
+class CallOrder(NamedTuple):
     """A call that a keeper is to make: what it has in common with others, what is its own, and the
     values it wants."""
 
@@ -77,10 +73,10 @@ class Order(NamedTuple):
     number: int
     common: int
     own: bytes
-    handles: list[Handle]
+    handles: list[PostedHandle]
 
 
-class Fetching(NamedTuple):
+class CollectOrder(NamedTuple):
     """States that a keeper is to collect of a call which did not come its way."""
 
     ticket: int
@@ -92,9 +88,9 @@ class Fetching(NamedTuple):
 class Post(NamedTuple):
     """What a keeper is sent at a time."""
 
-    orders: Sequence[Order | Fetching]
+    orders: Sequence[CallOrder | CollectOrder]
     common: Sequence[bytes]
-    gone: Collection[Key]
+    gone: Collection[StateKey]
 
 
 class Keeper:
@@ -102,23 +98,23 @@ class Keeper:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.peers: Sequence[Any] = []
-        self.actors: dict[int, Any] = {}
-        self.kept: dict[Key, Any] = {}
+        self.peers: Sequence[ActorHandle] = []
+        self.actors: dict[int, ActorHandle] = {}
+        self.kept: dict[StateKey, ObjectRef] = {}
         self.answers: list[tuple[int, bytes | Trouble]] = []
         self.turn = 0
         self.news = asyncio.Event()
         self.underway: set[asyncio.Task[None]] = set()
 
-    async def meet(self, peers: Sequence[Any]) -> None:
+    async def meet(self, peers: Sequence[ActorHandle]) -> None:
         """Know the other keepers, by number."""
         self.peers = peers
 
-    async def engage(self, place: int, actor: Any) -> None:
+    async def engage(self, place: int, actor: ActorHandle) -> None:
         """From now on this actor is called for a place."""
         self.actors[place] = actor
 
-    async def exchange(self, packed: bytes, shared: Sequence[Any] = ()) -> bytes:
+    async def exchange(self, packed: bytes, shared: Sequence[ObjectRef] = ()) -> bytes:
         """Take what is to be done; return as soon as there are answers, or somebody else waits for
         them."""
         self.turn += 1
@@ -128,12 +124,12 @@ class Keeper:
         while turn == self.turn and not self.answers:
             self.news.clear()
             await self.news.wait()
-        answers: list[Any] = []
+        answers: list[tuple[int, bytes | Trouble]] = []
         if turn == self.turn:
             answers, self.answers = self.answers, answers
         return pickle.dumps(answers)
 
-    def _set_out(self, post: Post, shared: Sequence[Any]) -> None:
+    def _set_out(self, post: Post, shared: Sequence[ObjectRef]) -> None:
         self.news.set()
         for key in post.gone:
             # One whose actor died while it was collected was never here.
@@ -145,11 +141,11 @@ class Keeper:
             task.add_done_callback(self.underway.discard)
 
     async def _carry_out(
-        self, order: Order | Fetching, common: Sequence[bytes], shared: Sequence[Any]
+        self, order: CallOrder | CollectOrder, common: Sequence[bytes], shared: Sequence[ObjectRef]
     ) -> None:
         found: bytes | Trouble
         try:
-            if isinstance(order, Order):
+            if isinstance(order, CallOrder):
                 found = await self._run(
                     order, common[order.common], await self._values(order.handles, shared)
                 )
@@ -164,15 +160,15 @@ class Keeper:
         self.answers.append((order.ticket, found))
         self.news.set()
 
-    async def _run(self, order: Order, common: bytes, values: Sequence[Any]) -> bytes:
+    async def _run(self, order: CallOrder, common: bytes, values: Sequence[ObjectRef]) -> bytes:
         left, answer = await self.actors[order.place].answer.remote(common, order.own, *values)
         # What lies at an actor dies with it: there is no answer until its states are safe.
         if left:
-            await self._collect(Fetching(order.ticket, order.place, order.number, left))
+            await self._collect(CollectOrder(order.ticket, order.place, order.number, left))
         found: bytes = answer
         return found
 
-    async def _collect(self, of: Fetching) -> bytes:
+    async def _collect(self, of: CollectOrder) -> bytes:
         method = self.actors[of.place].collect.options(num_returns=1 + len(of.clients))
         first, *states = method.remote(of.number, of.clients)
         # Only what the actor has handed over outlives it.
@@ -182,7 +178,7 @@ class Keeper:
         )
         return b""
 
-    async def lend(self, keys: Sequence[Key]) -> list[Any]:
+    async def lend(self, keys: Sequence[StateKey]) -> list[ObjectRef]:
         """The references of some states."""
         return [self.kept[key] for key in keys]
 
@@ -190,10 +186,12 @@ class Keeper:
         """What this keeper has, and what it took."""
         return Tally(os.getpid(), len(self.kept), time.process_time())
 
-    async def _values(self, handles: Sequence[Handle], shared: Sequence[Any]) -> list[Any]:
+    async def _values(
+        self, handles: Sequence[PostedHandle], shared: Sequence[ObjectRef]
+    ) -> list[ObjectRef]:
         """References for an actor to be called with; Ray fetches what they refer to before the call
         begins."""
-        wanted: dict[int, list[Key]] = defaultdict(list)
+        wanted: dict[int, list[StateKey]] = defaultdict(list)
         for handle in handles:
             if isinstance(handle, tuple):
                 wanted[handle[0]].append(handle[1])
@@ -204,11 +202,11 @@ class Keeper:
             for handle in handles
         ]
 
-    async def _borrow(self, keeper: int, keys: Sequence[Key]) -> list[Any]:
+    async def _borrow(self, keeper: int, keys: Sequence[StateKey]) -> list[ObjectRef]:
         if keeper == self.number:
             return await self.lend(keys)
         try:
-            states: list[Any] = await self.peers[keeper].lend.remote(keys)
+            states: list[ObjectRef] = await self.peers[keeper].lend.remote(keys)
         except RayActorError as error:
             raise KeeperDied(str(error)) from error
         return states

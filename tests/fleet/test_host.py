@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.fleet.cores import current
+from rayfl.fleet.host import current_core
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="processors are bound on Linux alone"
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.skipif(
 
 CLAIM = """
 import os, sys, time
-from rayfl.fleet.cores import keep_to_own
-claimed = keep_to_own(int(sys.argv[1]))
+from rayfl.fleet.host import claim_cores
+claimed = claim_cores(int(sys.argv[1]))
 print(*claimed, "|", *sorted(os.sched_getaffinity(0)), flush=True)
 time.sleep(60)
 """
@@ -89,6 +89,6 @@ def test_the_current_processor_is_the_one_that_a_thread_is_bound_to() -> None:
     try:
         for core in before:
             os.sched_setaffinity(0, {core})
-            assert current() == core
+            assert current_core() == core
     finally:
         os.sched_setaffinity(0, before)

@@ -16,17 +16,17 @@ import ray
 
 from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet
-from rayfl.fleet.on_ray.call_values import INLINE_BYTES
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.on_ray.socket_calls import (
     KEY_BYTES,
     SHORT_CALLS,
-    Line,
-    LineError,
-    answered,
-    receive,
-    send,
+    SocketLine,
+    receive_message,
+    send_message,
+    serve_method,
 )
+from rayfl.fleet.on_ray.transport import CallFailed, PlaceDied
+from rayfl.fleet.on_ray.values import INLINE_BYTES
 from rayfl.protocol import Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, ray_fleet
@@ -120,14 +120,16 @@ def test_states_outlive_a_visit_on_a_line(lined: RayFleet) -> None:
 
 def test_an_errand_goes_on_beside_a_line(lined: RayFleet, here: BaseFleet) -> None:
     told: list[Any] = []
-    errand = lined.later(
+    errand = lined.start_errand(
         phases.draw, {-1: {}, -2: {}}, lambda reports, _: told.append(dict(reports))
     )
     assert means(lined, 1) == means(here, 1)
     errand.wait()
     expected: list[Any] = []
     here.round = lined.round
-    here.later(phases.draw, {-1: {}, -2: {}}, lambda reports, _: expected.append(dict(reports)))
+    here.start_errand(
+        phases.draw, {-1: {}, -2: {}}, lambda reports, _: expected.append(dict(reports))
+    )
     assert told == expected
 
 
@@ -135,7 +137,7 @@ def test_an_errand_goes_on_beside_a_line(lined: RayFleet, here: BaseFleet) -> No
 def test_actors_that_died_with_a_line_are_replaced(
     lined: RayFleet, here: BaseFleet, victims: list[int]
 ) -> None:
-    before = [hello["pid"] for hello in lined.hellos]
+    before = [place.greeting["pid"] for place in lined.pool]
     for victim in victims:
         os.kill(before[victim], signal.SIGKILL)
     assert means(lined) == means(here)
@@ -153,8 +155,8 @@ def test_a_death_during_a_call_on_a_line(lined: RayFleet, here: BaseFleet, tmp_p
 def test_what_a_method_raises_is_told_and_the_line_stands(lined: RayFleet) -> None:
     line = lined.pool[0].line
     assert line is not None
-    with pytest.raises(LineError, match="TypeError"):
-        line.call("not", "enough").get()
+    with pytest.raises(CallFailed, match="TypeError"):
+        line.call(["not", "enough"]).take()
     assert len(lined.map(phases.describe, CLIENTS)) == len(CLIENTS)
 
 
@@ -172,8 +174,8 @@ def test_a_line_that_breaks_with_an_answer_on_it_is_not_the_next_calls_trouble(
 ) -> None:
     for place in lined.pool:
         assert place.line is not None
-        place.line.call("not", "enough")
-    os.kill(lined.hellos[0]["pid"], signal.SIGKILL)
+        place.line.call(["not", "enough"])
+    os.kill(lined.pool[0].greeting["pid"], signal.SIGKILL)
     assert means(lined) == means(here)
 
 
@@ -186,21 +188,21 @@ def test_a_closed_fleet_hangs_up(cluster: None) -> None:
 
 
 def test_a_line_that_is_dropped_hangs_up(lined: RayFleet) -> None:
-    lost = Line(lined.pool[0].actor)
+    lost = SocketLine(lined.pool[0].actor)
     near = lost.socket
     del lost
     assert near.fileno() == -1
 
 
-# -- the far end -----------------------------------------------------------------------------------------------------
+# -- the far end -----------------------------------------------------------------------------------
 
 
 def test_a_call_of_any_size_comes_back() -> None:
     line = called(np.negative)
     for size in (0, 1, 100_000, 5_000_000):
         array = np.arange(size)
-        send(line, ray.cloudpickle.dumps((array,)))
-        well, found = receive(line)
+        send_message(line, ray.cloudpickle.dumps((array,)))
+        well, found = hear_answer(line)
         assert well
         assert np.array_equal(found, -array)
     line.close()
@@ -209,38 +211,42 @@ def test_a_call_of_any_size_comes_back() -> None:
 def test_a_class_of_a_notebook_comes_back() -> None:
     made: Any = type("Made", (), {"__module__": "__main__"})
     line = called(lambda: made())
-    send(line, ray.cloudpickle.dumps(()))
-    well, found = receive(line)
+    send_message(line, ray.cloudpickle.dumps(()))
+    well, found = hear_answer(line)
     assert well
     assert type(found).__name__ == "Made"
     line.close()
 
 
 def test_a_stranger_is_refused() -> None:
-    address = answered(np.negative, b"k" * KEY_BYTES)
+    address = serve_method(np.negative, b"k" * KEY_BYTES)
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(address)
         line.sendall(b"x" * KEY_BYTES)
         with pytest.raises((EOFError, ConnectionError)):
-            receive(line)
+            receive_message(line)
 
 
 def test_nothing_of_a_line_stays_on_the_disk() -> None:
     key = b"k" * KEY_BYTES
-    address = answered(np.negative, key)
+    address = serve_method(np.negative, key)
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(address)
         line.sendall(key)
-        send(line, ray.cloudpickle.dumps((1,)))
-        assert receive(line) == (True, -1)
+        send_message(line, ray.cloudpickle.dumps((1,)))
+        assert receive_message(line) == (True, -1)
         assert not Path(address).parent.exists()
+
+
+def hear_answer(line: socket.socket) -> Any:
+    return receive_message(line)
 
 
 def called(method: Any) -> socket.socket:
     """The near end of a line to a method of this process."""
     key = b"k" * KEY_BYTES
     line = socket.socket(socket.AF_UNIX)
-    line.connect(answered(method, key))
+    line.connect(serve_method(method, key))
     line.sendall(key)
     return line
 
@@ -248,11 +254,11 @@ def called(method: Any) -> socket.socket:
 def test_a_line_needs_its_actor(cluster: None) -> None:
     fleet = ray_fleet(1)
     fleet.close()
-    with pytest.raises(ray.exceptions.RayActorError):
+    with pytest.raises(PlaceDied, match="Error"):
         lay_until_refused(fleet.pool[0].actor)
 
 
 def lay_until_refused(actor: Any) -> None:
     """An actor that is killed may still answer for a moment."""
     while True:
-        Line(actor)
+        SocketLine(actor)
