@@ -19,7 +19,9 @@ from tests.learn.kit import build_linear, make_learner
 
 @contextmanager
 def open_fleet(
-    sizes: tuple[int, ...] = (10, 20, 30, 5), build: Callable[..., nn.Module] = build_linear
+    sizes: tuple[int, ...] = (10, 20, 30, 5),
+    build: Callable[..., nn.Module] = build_linear,
+    kind: type[InlineFleet] = InlineFleet,
 ) -> Iterator[InlineFleet]:
     """Client k owns sizes[k] images of 4 x 4 x 1; the server has 12 labelled ones."""
     total = sum(sizes)
@@ -31,7 +33,7 @@ def open_fleet(
     }
     offsets = np.cumsum([0, *sizes])
     held = Holdings(x, y, np.arange(total), offsets, sets=sets, classes=3)
-    fleet = InlineFleet(Spec(partial(make_learner, build), Streams(0), cohort=len(sizes)), held)
+    fleet = kind(Spec(partial(make_learner, build), Streams(0), cohort=len(sizes)), held)
     try:
         yield fleet
     finally:
