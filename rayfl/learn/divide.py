@@ -62,6 +62,7 @@ def divide(
     """
     values = np.asarray(losses, dtype=np.float64)
     if not np.isfinite(values).all():
+        # The model is broken, not its losses alone: it has no say, as in FedRN.
         unknown = np.full(len(values), np.nan)
         return Division(
             unknown,
@@ -72,6 +73,7 @@ def divide(
     split = (mixture or LossMixture()).fit(values)
     likely = split.clean > threshold
     least = values.min(initial=np.inf, where=likely)
+    # A wide Gaussian is the likelier one on both sides of a narrow one.
     inverted = 0 if np.isinf(least) else int((values < least).sum())
     return Division(
         split.clean,

@@ -140,6 +140,7 @@ def blend_losses(
     share
         lambda, the part of the first.
     """
+    # Two losses of integers cost less than one of rows, and ask for no number of classes.
     own = loss(logits, y)
     return own if share == 1 else share * own + (1 - share) * loss(logits, other)
 
@@ -248,6 +249,7 @@ def average_guesses(answers: Sequence[Tensor]) -> Tensor:
         Logits (N, C) of every view, and of every network that is asked.
     """
     guesses = [logits.detach().softmax(-1) for logits in answers]
+    # Of probabilities, not of logits: a view that is sure of itself must not outvote the others.
     return torch.stack(guesses).mean(0)
 
 

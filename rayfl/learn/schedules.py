@@ -126,6 +126,7 @@ def forget_rate(
     >>> [round(forget_rate(t, 0.2, 100), 6) for t in (0, 1, 50, 99, 499)]
     [0.0, 0.00202, 0.10101, 0.2, 0.2]
     """
+    # The authors take `linspace(0, tau^c, T_k)`, whose last point is tau itself.
     share = 1.0 if rounds < 2 else min(t / (rounds - 1), 1.0)
     return float(most**exponent * share)
 
@@ -212,6 +213,7 @@ class Stages:
         t
             The round, from 0.
         """
+        # A method without one of its stages is an ablation, and needs no branch of its own.
         occurring = [(name, length) for name, length in self.rounds.items() if length != 0]
         index = t
         for name, length in occurring[:-1]:

@@ -50,6 +50,7 @@ def measure_statistics(
     if not len(places) or not len(visitor):
         return Out({"batches": 0})
     learner.probe(visitor.x)
+    # momentum None averages over the batches of this pass: the counters begin at 0 with the load.
     batches = 0
     with torch.no_grad(), _measuring(resident.net):
         for start in range(0, len(visitor), batch_size):
@@ -106,6 +107,7 @@ def remeasure_statistics(
         batch_size=batch_size,
     )
     batches = {client: float(report["batches"]) for client, report in got.items()}
+    # By batches, not by samples: that is what one pass over all of them would do.
     weights = {client: count for client, count in batches.items() if count}
     if not weights:
         return w

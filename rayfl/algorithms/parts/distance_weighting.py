@@ -47,6 +47,7 @@ def measure_distances(
     update
         The update that is examined, under its name.
     """
+    # One vector, whatever the method calls it.
     (own,) = update.values()
     network = server.learner.shape_of()
     gaps = [
@@ -105,6 +106,7 @@ def dampen_by_largest(sizes: Weights, distances: Weights) -> dict[ClientId, floa
     >>> [round(weight / sum(found.values()), 6) for weight in found.values()]
     [0.426933, 0.258948, 0.31412]
     """
+    # The authors' code divides 0 by 0 where nobody is noisy.
     largest = max(distances.values(), default=0.0) or 1.0
     return {
         client: float(size * np.exp(-distances[client] / largest)) for client, size in sizes.items()
@@ -179,6 +181,7 @@ class ByDistance(Weighting):
             noisy,
             self.statistics,
         )
+        # Clean clients keep their whole size, however far they lie from each other.
         distances = dict.fromkeys(got, 0.0)
         distances |= {client: float(gaps.min()) for client, gaps in found.items()}
         return dampen_by_largest(sizes, distances)
