@@ -12,7 +12,7 @@ from typing import IO
 
 from rayfl.errors import DataError, broken
 
-Member = tuple[str, Callable[[], IO[bytes] | None]]
+_Member = tuple[str, Callable[[], IO[bytes] | None]]
 _TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
 
@@ -21,13 +21,15 @@ def is_archive(file: Path) -> bool:
     return file.name.lower().endswith((*_TAR, ".zip"))
 
 
-def unpack(archive: Path, into: Path) -> None:
+def unpack_archive(archive: Path, into: Path) -> None:
     """Write the files of a tar or zip archive below `into`, with plain permissions."""
     try:
         for name, opened in (
-            zip_members(archive) if archive.name.lower().endswith(".zip") else tar_members(archive)
+            _open_zip_members(archive)
+            if archive.name.lower().endswith(".zip")
+            else _open_tar_members(archive)
         ):
-            target = inside(archive, into, name)
+            target = _resolve_inside(archive, into, name)
             stream = opened()
             if stream is not None:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +41,7 @@ def unpack(archive: Path, into: Path) -> None:
         ) from error
 
 
-def inside(archive: Path, into: Path, name: str) -> Path:
+def _resolve_inside(archive: Path, into: Path, name: str) -> Path:
     """The place of a member, which may not lie elsewhere."""
     # Resolved, so that `..`, absolute names and links are all caught by one comparison.
     target = (into / name).resolve()
@@ -50,7 +52,7 @@ def inside(archive: Path, into: Path, name: str) -> Path:
     return target
 
 
-def tar_members(archive: Path) -> Iterator[Member]:
+def _open_tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.isfile():
@@ -63,7 +65,7 @@ def tar_members(archive: Path) -> Iterator[Member]:
                 )
 
 
-def zip_members(archive: Path) -> Iterator[Member]:
+def _open_zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as packed:
         for member in packed.infolist():
             if not member.is_dir():

@@ -38,7 +38,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for part, images in (("train", self.train), ("test", self.test)):
-            check_images(f"{self.name}/{part}", images, len(self.classes))
+            _check_images(f"{self.name}/{part}", images, len(self.classes))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -64,7 +64,7 @@ class Loader(Protocol):
     def load(self, root: Path) -> Dataset: ...
 
 
-def check_images(where: str, images: Images, classes: int) -> None:
+def _check_images(where: str, images: Images, classes: int) -> None:
     """Refuse wrong types, unequal lengths and labels outside the classes, by name."""
     x, y = images.x, images.y
     if x.dtype != np.uint8 or x.ndim != 4:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
-PICTURES = 10
-ROWS = 25
+_PICTURES = 10
+_ROWS = 25
 _CHUNK_VALUES = 1 << 22
 
 
@@ -30,13 +30,13 @@ class PartSummary:
     groups: int | None
 
 
-def summarize(images: Images, classes: int) -> PartSummary:
-    mean, std = moments(images.x)
+def summarize_images(images: Images, classes: int) -> PartSummary:
+    mean, std = measure_channels(images.x)
     groups = None if images.groups is None else len(np.unique(images.groups))
     return PartSummary(len(images), np.bincount(images.y, minlength=classes), mean, std, groups)
 
 
-def moments(x: NDArray[np.uint8]) -> tuple[Floats, Floats]:
+def measure_channels(x: NDArray[np.uint8]) -> tuple[Floats, Floats]:
     """Mean and standard deviation of each channel, exact: from the counts of the 256 values."""
     channels = x.shape[3]
     counts = np.zeros((channels, 256), dtype=np.int64)
@@ -55,8 +55,8 @@ def moments(x: NDArray[np.uint8]) -> tuple[Floats, Floats]:
 def description(dataset: Dataset) -> str:
     """The text that `rayfl data describe` prints."""
     parts = {
-        "train": summarize(dataset.train, len(dataset.classes)),
-        "test": summarize(dataset.test, len(dataset.classes)),
+        "train": summarize_images(dataset.train, len(dataset.classes)),
+        "test": summarize_images(dataset.test, len(dataset.classes)),
     }
     height, width, channels = dataset.shape
     head = [
@@ -65,17 +65,17 @@ def description(dataset: Dataset) -> str:
         f"sha256 {dataset.sha256}",
     ]
     for name, part in parts.items():
-        head.append(f"{name} mean {figures(part.mean)} std {figures(part.std)}")
+        head.append(f"{name} mean {_format_numbers(part.mean)} std {_format_numbers(part.std)}")
         if part.groups is not None:
             head.append(f"{name} groups {part.groups:,}")
-    return "\n".join([*head, *count_table(dataset.classes, parts)])
+    return "\n".join([*head, *_list_class_counts(dataset.classes, parts)])
 
 
-def figures(values: Floats) -> str:
+def _format_numbers(values: Floats) -> str:
     return " ".join(f"{value:.8f}" for value in values)
 
 
-def count_table(classes: tuple[str, ...], parts: dict[str, PartSummary]) -> list[str]:
+def _list_class_counts(classes: tuple[str, ...], parts: dict[str, PartSummary]) -> list[str]:
     """A line a class: number, name, how many of each part."""
     wide = max(len("class"), *(len(name) for name in classes))
     lines = [f"{'':>4} {'class':<{wide}}" + "".join(f"{name:>9}" for name in parts)]
@@ -92,7 +92,7 @@ def contact_sheet(dataset: Dataset) -> Figure:
     from matplotlib.figure import Figure
 
     classes = len(dataset.classes)
-    blocks = -(-classes // ROWS)
+    blocks = -(-classes // _ROWS)
     rows = -(-classes // blocks)
     # Matplotlib does not know how wide the names are before it draws.
     longest = max(len(name) for name in dataset.classes)
@@ -103,9 +103,9 @@ def contact_sheet(dataset: Dataset) -> Figure:
     figure.suptitle(f"{dataset.name}: training images by class", fontsize=10)
     for block, axes in enumerate(figure.subplots(1, blocks, squeeze=False)[0]):
         shown = range(block * rows, min((block + 1) * rows, classes))
-        axes.imshow(montage(dataset.train, shown), interpolation="nearest", aspect="equal")
+        axes.imshow(paint_montage(dataset.train, shown), interpolation="nearest", aspect="equal")
         height = dataset.shape[0]
-        step = height + gap_of(height)
+        step = height + _find_gap(height)
         axes.set_yticks(
             [step * i + (height - 1) / 2 for i in range(len(shown))],
             [dataset.classes[c] for c in shown],
@@ -116,18 +116,18 @@ def contact_sheet(dataset: Dataset) -> Figure:
     return figure
 
 
-def gap_of(height: int) -> int:
+def _find_gap(height: int) -> int:
     """The white between pictures, in their pixels."""
     return max(1, height // 16)
 
 
-def montage(images: Images, classes: range) -> NDArray[np.uint8]:
+def paint_montage(images: Images, classes: range) -> NDArray[np.uint8]:
     """One picture of the first images of some classes; where a class has too few, white."""
     height, width, channels = images.x.shape[1:]
-    gap = gap_of(height)
-    canvas = np.full((len(classes), PICTURES, height + gap, width + gap, 3), 255, dtype=np.uint8)
+    gap = _find_gap(height)
+    canvas = np.full((len(classes), _PICTURES, height + gap, width + gap, 3), 255, dtype=np.uint8)
     for row, c in enumerate(classes):
-        members = np.flatnonzero(images.y == c)[:PICTURES]
+        members = np.flatnonzero(images.y == c)[:_PICTURES]
         # Two or more than three channels have no colours of their own: the first one is shown in
         # grey.
         canvas[row, : len(members), :height, :width] = (

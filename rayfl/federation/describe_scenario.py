@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which readers with any common colour blindness can tell apart.
 BLUE, ORANGE = "#0072B2", "#D55E00"
 
-COLUMNS = ("client", "samples", "classes", "nominal noise", "realised noise")
-MOST_WRITTEN_CELLS = 200
-MOST_NAMED_CLASSES = 25
-MOST_DRAWN_CLIENTS = 400
+_COLUMNS = ("client", "samples", "classes", "nominal noise", "realised noise")
+_MOST_WRITTEN_CELLS = 200
+_MOST_NAMED_CLASSES = 25
+_MOST_DRAWN_CLIENTS = 400
 
 
 def summary(scenario: Scenario) -> list[tuple[str, str]]:
@@ -42,42 +42,48 @@ def summary(scenario: Scenario) -> list[tuple[str, str]]:
             f"{scenario.clients}, {sizes.sum()} samples ({sizes.min()} to {sizes.max()} each)",
         ),
         ("empty clients", str(int((sizes == 0).sum()))),
-        ("client noise", percent(scenario.noise_rate())),
+        ("client noise", format_percent(scenario.noise_rate())),
     ]
     for role in Role:
         count = len(scenario.indices(role))
         noise = scenario.noise_rate(role) if role in (Role.PUBLIC, Role.LABELLED) else None
         facts.append(
-            (role.name.lower(), str(count) if noise is None else f"{count}, noise {percent(noise)}")
+            (
+                role.name.lower(),
+                str(count) if noise is None else f"{count}, noise {format_percent(noise)}",
+            )
         )
     tested = "all" if scenario.test is None else str(len(scenario.test))
     return [*facts, ("test", tested), ("seed", str(scenario.seed)), ("sha256", scenario.sha256)]
 
 
-def percent(rate: float | None) -> str:
+def format_percent(rate: float | None) -> str:
     """A rate for a table: `-` where it has no meaning, `unknown` without true labels."""
     if rate is None:
         return "unknown"
     return "-" if math.isnan(rate) else f"{100 * rate:.2f} %"
 
 
-def best_known(scenario: Scenario) -> tuple[str, Ints]:
+def _choose_labels(scenario: Scenario) -> tuple[str, Ints]:
     """The labels that say what a client really holds, and their name: the true ones where there are
     any."""
     return ("given", scenario.given) if scenario.true is None else ("true", scenario.true)
 
 
-def client_rows(scenario: Scenario, most: int | None = None) -> list[tuple[str, ...]]:
+def list_client_rows(scenario: Scenario, most: int | None = None) -> list[tuple[str, ...]]:
     """One row a client, in the order of `COLUMNS`."""
-    sizes, held = scenario.sizes(), (scenario.class_counts(best_known(scenario)[1]) > 0).sum(axis=1)
+    sizes, held = (
+        scenario.sizes(),
+        (scenario.class_counts(_choose_labels(scenario)[1]) > 0).sum(axis=1),
+    )
     realised = scenario.realised
     return [
         (
             str(k),
             str(sizes[k]),
             str(held[k]),
-            percent(scenario.nominal[k]),
-            percent(None if realised is None else realised[k]),
+            format_percent(scenario.nominal[k]),
+            format_percent(None if realised is None else realised[k]),
         )
         for k in range(scenario.clients)[:most]
     ]
@@ -88,21 +94,21 @@ def print_scenario(scenario: Scenario, most: int | None = 100) -> None:
     from rich.console import Console
 
     console = Console()
-    rows = client_rows(scenario, most)
+    rows = list_client_rows(scenario, most)
     if console.is_terminal:
         draw_tables(console, summary(scenario), rows)
     else:
-        print(plain_text(summary(scenario), rows))
+        print(format_plain_text(summary(scenario), rows))
     if len(rows) < scenario.clients:
         print(f"... and {scenario.clients - len(rows)} more clients")
 
 
-def plain_text(facts: Sequence[tuple[str, str]], rows: Sequence[tuple[str, ...]]) -> str:
+def format_plain_text(facts: Sequence[tuple[str, str]], rows: Sequence[tuple[str, ...]]) -> str:
     """The summary and the table in aligned columns that `grep` and `awk` can read."""
-    widths = [max(len(row[i]) for row in [COLUMNS, *rows]) for i in range(len(COLUMNS))]
+    widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
     lines = [
         "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))
-        for row in [COLUMNS, *rows]
+        for row in [_COLUMNS, *rows]
     ]
     return "\n".join([*(f"{what:<14} {value}" for what, value in facts), "", *lines])
 
@@ -116,7 +122,7 @@ def draw_tables(
     whole = Table(show_header=False, box=None)
     for fact in facts:
         whole.add_row(*fact)
-    each = Table(*COLUMNS)
+    each = Table(*_COLUMNS)
     for column in each.columns:
         column.justify = "right"
     for row in rows:
@@ -127,11 +133,14 @@ def draw_tables(
 def figures(scenario: Scenario) -> dict[str, Figure]:
     """Every figure that this scenario allows, by name; those that need true labels are absent
     without them."""
-    drawn = {"classes_by_client": classes_by_client(scenario), "sizes": sizes_histogram(scenario)}
+    drawn = {
+        "classes_by_client": _draw_classes_by_client(scenario),
+        "sizes": _draw_sizes_histogram(scenario),
+    }
     if scenario.true is not None or not np.isnan(scenario.nominal).all():
-        drawn["noise_by_client"] = noise_by_client(scenario)
+        drawn["noise_by_client"] = _draw_noise_by_client(scenario)
     if scenario.true is not None:
-        drawn["transition"] = transition(scenario)
+        drawn["transition"] = _draw_transition(scenario)
     return drawn
 
 
@@ -145,23 +154,23 @@ def save_figures(scenario: Scenario, directory: Path) -> list[Path]:
     return paths
 
 
-def blank(width: float, height: float) -> tuple[Figure, Axes]:
+def _open_axes(width: float, height: float) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
-def classes_by_client(scenario: Scenario) -> Figure:
+def _draw_classes_by_client(scenario: Scenario) -> Figure:
     """How many samples of each class every client holds, by true labels where there are any."""
-    kind, labels = best_known(scenario)
-    every = -(-scenario.clients // MOST_DRAWN_CLIENTS)
+    kind, labels = _choose_labels(scenario)
+    every = -(-scenario.clients // _MOST_DRAWN_CLIENTS)
     counts = scenario.class_counts(labels)[::every].T
-    figure, axes = blank(
+    figure, axes = _open_axes(
         min(14, 5 + 0.08 * counts.shape[1]), min(9, 2.5 + 0.25 * len(scenario.classes))
     )
     # A square root, because one client with most of a class would make all the others look alike.
-    heat_map(
+    _draw_heat_map(
         figure,
         axes,
         counts.astype(np.float64),
@@ -174,12 +183,12 @@ def classes_by_client(scenario: Scenario) -> Figure:
         "client" if every == 1 else f"client (one in {every} of {scenario.clients} is drawn)"
     )
     axes.set_ylabel(f"class ({kind} label)")
-    name_classes(axes, scenario.classes, "y")
-    whole_numbers(axes.xaxis)
+    _name_classes(axes, scenario.classes, "y")
+    _use_whole_numbers(axes.xaxis)
     return figure
 
 
-def transition(scenario: Scenario) -> Figure:
+def _draw_transition(scenario: Scenario) -> Figure:
     """The share of given labels for every true label, over the samples of all clients."""
     assert scenario.true is not None
     held, n = scenario.owner >= 0, len(scenario.classes)
@@ -188,16 +197,16 @@ def transition(scenario: Scenario) -> Figure:
     )
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = min(9.0, 3.5 + 0.35 * n)
-    figure, axes = blank(side + 1, side)
-    heat_map(figure, axes, shares, "share of the true class", ".2f")
+    figure, axes = _open_axes(side + 1, side)
+    _draw_heat_map(figure, axes, shares, "share of the true class", ".2f")
     axes.set_xlabel("given label")
     axes.set_ylabel("true label")
-    name_classes(axes, scenario.classes, "x")
-    name_classes(axes, scenario.classes, "y")
+    _name_classes(axes, scenario.classes, "x")
+    _name_classes(axes, scenario.classes, "y")
     return figure
 
 
-def heat_map(
+def _draw_heat_map(
     figure: Figure,
     axes: Axes,
     cells: Floats,
@@ -220,7 +229,7 @@ def heat_map(
         cells, aspect="auto", cmap="Blues", norm=scale, extent=edges, interpolation="nearest"
     )
     figure.colorbar(image, ax=axes, label=unit)
-    if cells.size <= MOST_WRITTEN_CELLS:
+    if cells.size <= _MOST_WRITTEN_CELLS:
         for row, column in np.argwhere(cells > 0):
             value = float(cells[row, column])
             ink = "white" if scale(value) > 0.6 else "black"
@@ -229,9 +238,9 @@ def heat_map(
             )
 
 
-def name_classes(axes: Axes, classes: Sequence[str], side: str) -> None:
+def _name_classes(axes: Axes, classes: Sequence[str], side: str) -> None:
     """Class names as tick labels, or numbers where the names would run into each other."""
-    if len(classes) > MOST_NAMED_CLASSES:
+    if len(classes) > _MOST_NAMED_CLASSES:
         return
     if side == "y":
         axes.set_yticks(range(len(classes)), classes)
@@ -241,15 +250,15 @@ def name_classes(axes: Axes, classes: Sequence[str], side: str) -> None:
         )
 
 
-def whole_numbers(axis: Axis) -> None:
+def _use_whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(integer=True, nbins=10))
 
 
-def noise_by_client(scenario: Scenario) -> Figure:
+def _draw_noise_by_client(scenario: Scenario) -> Figure:
     """The rate that each client was meant to have beside the one it has."""
-    figure, axes = blank(min(14, 5 + 0.05 * scenario.clients), 4)
+    figure, axes = _open_axes(min(14, 5 + 0.05 * scenario.clients), 4)
     clients, size = np.arange(scenario.clients), 18 if scenario.clients <= 200 else 3
     if not np.isnan(scenario.nominal).all():
         axes.scatter(
@@ -265,16 +274,16 @@ def noise_by_client(scenario: Scenario) -> Figure:
     axes.set_ylim(-0.03, 1.03)
     axes.set_xlabel("client")
     axes.set_ylabel("share of wrong labels")
-    whole_numbers(axes.xaxis)
+    _use_whole_numbers(axes.xaxis)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
-def sizes_histogram(scenario: Scenario) -> Figure:
+def _draw_sizes_histogram(scenario: Scenario) -> Figure:
     """How many clients have how many samples."""
     sizes = scenario.sizes()
     low, high = int(sizes.min()), int(sizes.max())
-    figure, axes = blank(6, 4)
+    figure, axes = _open_axes(6, 4)
     axes.hist(
         sizes,
         bins=min(30, high - low + 1),
@@ -287,7 +296,7 @@ def sizes_histogram(scenario: Scenario) -> Figure:
         axes.set_xlim(low - 3, high + 3)
     axes.set_xlabel("samples of a client")
     axes.set_ylabel("clients")
-    whole_numbers(axes.xaxis)
-    whole_numbers(axes.yaxis)
+    _use_whole_numbers(axes.xaxis)
+    _use_whole_numbers(axes.yaxis)
     figure.legend(loc="outside upper center", frameon=False)
     return figure

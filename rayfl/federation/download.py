@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 from rayfl.errors import ConfigError, DataError, broken
 
-ATTEMPTS = 4
-CHUNK = 1 << 18
-TIMEOUT_SECONDS = 60
+_ATTEMPTS = 4
+_CHUNK = 1 << 18
+_TIMEOUT_SECONDS = 60
 # Timed out, range not satisfiable, too many requests: another try may succeed. Other refusals are
 # final.
 _PASSING = (408, 416, 429)
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 Advance = Callable[[int], None]
 
 
-def download(url: str, folder: Path, digest: str, say: Say, pause: float = 1.0) -> Path:
+def download_file(url: str, folder: Path, digest: str, say: Say, pause: float = 1.0) -> Path:
     """The file behind a URL, in `folder`; a `.part` beside it is what an earlier try left, and is
     continued."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,24 +36,24 @@ def download(url: str, folder: Path, digest: str, say: Say, pause: float = 1.0) 
     target.parent.mkdir(exist_ok=True)
     if not target.exists():
         part = target.with_name(target.name + ".part")
-        persist(url, part, say, pause)
+        _retry_transfer(url, part, say, pause)
         check_digest(part, digest, discard=True)
         part.replace(target)
     return target
 
 
-def persist(url: str, part: Path, say: Say, pause: float) -> None:
+def _retry_transfer(url: str, part: Path, say: Say, pause: float) -> None:
     """Try, and try again from where the last try ended."""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return transfer(url, part, say)
+            return _transfer_rest(url, part, say)
         except urllib.error.HTTPError as error:
             problem: Exception = error
             if error.code < 500 and error.code not in _PASSING:
                 break
         except (OSError, http.client.HTTPException) as error:
             problem = error
-        if attempt < ATTEMPTS:
+        if attempt < _ATTEMPTS:
             say(f"{problem}; trying again")
             time.sleep(pause * attempt)
     remedy = (
@@ -64,7 +64,7 @@ def persist(url: str, part: Path, say: Say, pause: float) -> None:
     raise DataError(broken(f"{url} must be reachable to its end", problem, remedy)) from problem
 
 
-def transfer(url: str, part: Path, say: Say) -> None:
+def _transfer_rest(url: str, part: Path, say: Say) -> None:
     """Append what is missing; start afresh if the server cannot continue."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(
@@ -73,7 +73,7 @@ def transfer(url: str, part: Path, say: Say) -> None:
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -90,9 +90,9 @@ def transfer(url: str, part: Path, say: Say) -> None:
         total = start + int(length) if length is not None else None
         with (
             part.open("ab" if resumed else "wb") as out,
-            progress(part.stem, start, total, say) as advance,
+            report_progress(part.stem, start, total, say) as advance,
         ):
-            while chunk := answer.read(CHUNK):
+            while chunk := answer.read(_CHUNK):
                 out.write(chunk)
                 advance(len(chunk))
     # A connection that closes early looks like an end of file.
@@ -108,7 +108,7 @@ def check_digest(file: Path, digest: str, discard: bool = False) -> None:
     kind, _, wanted = digest.partition(":")
     if kind not in ("sha256", "md5") or not wanted:
         raise ConfigError(broken("a digest is sha256:HEX or md5:HEX", digest))
-    found = hash_of(file, kind)
+    found = _hash_file(file, kind)
     if found != wanted.lower():
         # Continuing a wrong file could never make it right.
         if discard:
@@ -120,7 +120,7 @@ def check_digest(file: Path, digest: str, discard: bool = False) -> None:
         )
 
 
-def hash_of(file: Path, kind: str) -> str:
+def _hash_file(file: Path, kind: str) -> str:
     digest = hashlib.new(kind, usedforsecurity=False)
     with file.open("rb") as stream:
         while chunk := stream.read(1 << 20):
@@ -129,17 +129,17 @@ def hash_of(file: Path, kind: str) -> str:
 
 
 @contextmanager
-def progress(name: str, start: int, total: int | None, say: Say) -> Iterator[Advance]:
+def report_progress(name: str, start: int, total: int | None, say: Say) -> Iterator[Advance]:
     """A bar on a terminal, a line at every tenth elsewhere."""
     if sys.stderr.isatty():
-        with bar(name, start, total) as advance:
+        with _draw_bar(name, start, total) as advance:
             yield advance
     else:
-        yield lines(name, start, total, say)
+        yield report_in_lines(name, start, total, say)
 
 
 @contextmanager
-def bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
+def _draw_bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -161,7 +161,7 @@ def bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
         yield lambda size: shown.advance(task, size)
 
 
-def lines(name: str, start: int, total: int | None, say: Say) -> Advance:
+def report_in_lines(name: str, start: int, total: int | None, say: Say) -> Advance:
     """Tells a tenth when it is reached, or every 64 MB of a size that nobody knows."""
     step = max(1, total // 10) if total else 64_000_000
     have = start

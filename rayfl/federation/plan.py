@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Absolute at once: a tuning trial or a job runs in another directory than the one that the path was
 # written for.
 Place = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
-NoiseSlot = Annotated[Noise, slot(NOISES)]
+_NoiseSlot = Annotated[Noise, slot(NOISES)]
 
 
 def part(name: str) -> Any:
@@ -51,9 +51,9 @@ class FederationPlan(BaseModel):
     labels: Literal["true", "given"] = "true"
     split: SplitPlan = Field(default_factory=SplitPlan)
     partition: Annotated[Partition, slot(PARTITIONS)] = part("iid")
-    noise: NoiseSlot = part("none")
-    labelled_noise: NoiseSlot = part("none")
-    public_noise: NoiseSlot = part("none")
+    noise: _NoiseSlot = part("none")
+    labelled_noise: _NoiseSlot = part("none")
+    public_noise: _NoiseSlot = part("none")
     scenario: Place | None = None
 
     def recorded(self) -> dict[str, Any]:

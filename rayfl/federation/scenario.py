@@ -23,13 +23,13 @@ from rayfl.errors import ConfigError, DataError, broken
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import data_root
 from rayfl.federation.scenario_store import (
-    fields_from,
-    header_of,
+    make_header,
+    make_tables,
+    read_fields,
     read_header,
-    tables_of,
     write_artefact,
 )
-from rayfl.federation.split import Role, cut_down, split
+from rayfl.federation.split import Role, cap_rows, split_training_set
 from rayfl.federation.views import Assignment, Floats, Ints, Noise, Pool, Truth
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ STREAMS = ("split", "partition", "noise", "labelled_noise", "public_noise", "tes
 """The kinds of decision that have random numbers of their own. Append only: the place is part of
 the seed."""
 
-Tasks = tuple[tuple[int, ...], ...]
+TaskList = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class Scenario:
     given: Ints
     true: Ints | None
     nominal: Floats
-    tasks: Tasks | None = None
+    tasks: TaskList | None = None
     test: Ints | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_lengths(self)
-        check_values(self)
+        _check_lengths(self)
+        _check_values(self)
         for name in ("owner", "given", "true", "nominal", "test"):
             array = getattr(self, name)
             if array is not None:
@@ -239,7 +239,7 @@ class Scenario:
     def save(self, directory: Path) -> None:
         """Write the artefact: `scenario.json`, `samples.parquet`, `clients.parquet` and, if capped,
         `test.parquet`."""
-        write_artefact(directory, header_of(self), tables_of(self))
+        write_artefact(directory, make_header(self), make_tables(self))
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -247,7 +247,7 @@ class Scenario:
         header = read_header(directory)
         try:
             dataset = DatasetReference(**header["dataset"])
-            found = cls(dataset=dataset, **fields_from(directory, header))
+            found = cls(dataset=dataset, **read_fields(directory, header))
         except (KeyError, TypeError, ValueError) as error:
             rule = f"the scenario in {directory} must be complete"
             raise DataError(
@@ -261,7 +261,7 @@ class Scenario:
         return found
 
 
-def check_lengths(scenario: Scenario) -> None:
+def _check_lengths(scenario: Scenario) -> None:
     """Every per-sample array covers the training set, every per-client one the clients."""
     samples, clients = len(scenario.owner), len(scenario.nominal)
     for name in ("given", "true"):
@@ -272,7 +272,7 @@ def check_lengths(scenario: Scenario) -> None:
         raise DataError(broken(f"scenario: one task a client ({clients})", len(scenario.tasks)))
 
 
-def check_values(scenario: Scenario) -> None:
+def _check_values(scenario: Scenario) -> None:
     """Owners are roles or clients, labels are classes."""
     ranges = {"owner": (int(min(Role)), len(scenario.nominal)), "given": (0, len(scenario.classes))}
     ranges["true"] = ranges["given"]
@@ -300,26 +300,26 @@ def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]
 def build_scenario(plan: FederationPlan, dataset: Dataset, seed: int) -> Scenario:
     """Draw the federation that a plan describes: split, deal out, corrupt labels."""
     truth, classes, recorded = dataset.train.y, dataset.classes, plan.recorded()
-    parts = split(truth, classes, plan.split, stream(seed, "split"))
-    dealt = deal(plan, dataset, parts.pool, stream(seed, "partition"))
+    parts = split_training_set(truth, classes, plan.split, open_stream(seed, "split"))
+    dealt = _deal_pool(plan, dataset, parts.pool, open_stream(seed, "partition"))
     owner = np.full(len(truth), Role.UNUSED, dtype=np.int32)
     owner[parts.pool] = dealt.owner
     for role, rows in parts.server().items():
         owner[rows] = role
     given = truth.copy()
     held = np.flatnonzero(owner >= 0)
-    view = viewed(dataset, held, owner[held].astype(np.int64), plan.clients, dealt.tasks)
-    nominal = corrupt(given, plan.noise, view, stream(seed, "noise"))
+    view = _view_truth(dataset, held, owner[held].astype(np.int64), plan.clients, dealt.tasks)
+    nominal = _corrupt_labels(given, plan.noise, view, open_stream(seed, "noise"))
     for name, rows in (("labelled_noise", parts.labelled), ("public_noise", parts.public)):
         if len(rows):
-            corrupt(
+            _corrupt_labels(
                 given,
                 getattr(plan, name),
-                viewed(dataset, rows, np.zeros_like(rows), 1),
-                stream(seed, name),
+                _view_truth(dataset, rows, np.zeros_like(rows), 1),
+                open_stream(seed, name),
             )
     cap = plan.split.test_samples
-    tested = cut_down(dataset.test.y, classes, cap, stream(seed, "test"), "split.test_samples")
+    tested = cap_rows(dataset.test.y, classes, cap, open_stream(seed, "test"), "split.test_samples")
     return Scenario(
         dataset=DatasetReference(dataset.name, recorded["data"], dataset.sha256),
         classes=classes,
@@ -334,14 +334,14 @@ def build_scenario(plan: FederationPlan, dataset: Dataset, seed: int) -> Scenari
     )
 
 
-def stream(seed: int, name: str) -> np.random.Generator:
+def open_stream(seed: int, name: str) -> np.random.Generator:
     """The random numbers for one kind of decision, independent of those for every other kind."""
     if seed < 0:
         raise ConfigError(broken("a seed is 0 or more", seed))
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name),)))
 
 
-def deal(
+def _deal_pool(
     plan: FederationPlan, dataset: Dataset, pool: Ints, rng: np.random.Generator
 ) -> Assignment:
     """Let the partition deal out the pool, and hold it to its word."""
@@ -354,12 +354,12 @@ def deal(
     dealt = plan.partition.assign(
         Pool(dataset.train.y[pool], len(dataset.classes), plan.clients, groups), rng
     )
-    refuse_outside("a partition's owner", dealt.owner, len(pool), Role.UNUSED, plan.clients)
+    _refuse_outside("a partition's owner", dealt.owner, len(pool), Role.UNUSED, plan.clients)
     return dealt
 
 
-def viewed(
-    dataset: Dataset, rows: Ints, owner: Ints, clients: int, tasks: Tasks | None = None
+def _view_truth(
+    dataset: Dataset, rows: Ints, owner: Ints, clients: int, tasks: TaskList | None = None
 ) -> Truth:
     """What a noise model sees of these rows; their pixels only if it asks."""
     labels = dataset.train.y[rows]
@@ -368,11 +368,11 @@ def viewed(
     )
 
 
-def corrupt(given: Ints, noise: Noise, view: Truth, rng: np.random.Generator) -> Floats:
+def _corrupt_labels(given: Ints, noise: Noise, view: Truth, rng: np.random.Generator) -> Floats:
     """Write a noise model's labels into `given` at the rows that it saw; answers the nominal
     rates."""
     corrupted = noise.corrupt(view, rng)
-    refuse_outside("a noise's given label", corrupted.given, len(view.labels), 0, view.classes)
+    _refuse_outside("a noise's given label", corrupted.given, len(view.labels), 0, view.classes)
     if corrupted.nominal.shape != (view.clients,):
         rule = f"a noise's nominal rate is one a client, shape ({view.clients},)"
         raise DataError(
@@ -382,7 +382,7 @@ def corrupt(given: Ints, noise: Noise, view: Truth, rng: np.random.Generator) ->
     return corrupted.nominal
 
 
-def refuse_outside(what: str, values: Ints, length: int, low: int, high: int) -> None:
+def _refuse_outside(what: str, values: Ints, length: int, low: int, high: int) -> None:
     """Hold a component, perhaps a user's own, to one value per sample within [low, high)."""
     if values.shape != (length,) or values.dtype.kind not in "iu":
         rule = f"{what} is one whole number a sample, shape ({length},)"

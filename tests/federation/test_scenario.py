@@ -22,7 +22,7 @@ from rayfl.federation.scenario import (
     Scenario,
     build_scenario,
     open_federation,
-    stream,
+    open_stream,
 )
 from rayfl.federation.split import Role
 from rayfl.federation.views import Assignment, Corruption, Ints, Pool, Truth
@@ -159,9 +159,9 @@ def test_each_kind_of_decision_has_its_own_stream(change: dict[str, Any], kept: 
 
 
 def test_streams_differ_by_name_and_by_seed_and_repeat() -> None:
-    first = [stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
+    first = [open_stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
     assert len(set(first)) == 2 * len(STREAMS)
-    assert first == [stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
+    assert first == [open_stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
 
 
 def test_noises_of_two_server_sets_are_not_the_same_draw() -> None:

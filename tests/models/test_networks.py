@@ -12,7 +12,7 @@ from torch import nn
 
 from rayfl.errors import ConfigError
 from rayfl.models import MODELS
-from rayfl.models.blocks import halved, normaliser
+from rayfl.models.blocks import choose_norm, pool_before_relu
 from rayfl.models.heads import ProjectedClassifier, projection_mlp
 from rayfl.models.network import Network, Shape, initialise, parameter_count
 
@@ -166,7 +166,7 @@ def test_the_maximum_before_a_relu_is_the_same_to_the_last_bit(
     )
     weight = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(1)).to(kind)
     found = []
-    for layers in ([nn.ReLU(), nn.MaxPool2d(2)], halved(nn.ReLU(inplace=True))):
+    for layers in ([nn.ReLU(), nn.MaxPool2d(2)], pool_before_relu(nn.ReLU(inplace=True))):
         leaf = x.clone().requires_grad_()
         out = nn.Sequential(*layers)(leaf)
         (out * weight).sum().backward()
@@ -196,7 +196,7 @@ def test_group_normalisation_keeps_no_statistics(name: str) -> None:
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 32), (16, 16), (48, 16), (7, 1)])
 def test_groups_divide_the_channels(channels: int, groups: int) -> None:
-    layer = normaliser("group")(channels)
+    layer = choose_norm("group")(channels)
     assert isinstance(layer, nn.GroupNorm)
     assert layer.num_groups == groups
 

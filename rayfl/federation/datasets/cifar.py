@@ -19,17 +19,17 @@ from rayfl.federation.datasets.files import (
     Ints,
     OnDisk,
     Pixels,
-    damaged,
-    find,
-    need,
-    verified,
+    damaged_file,
+    find_file,
+    require_file,
+    verify_dataset,
 )
-from rayfl.federation.datasets.images import decode
-from rayfl.federation.datasets.parquet import parts, read_parquet
+from rayfl.federation.datasets.images import decode_image
+from rayfl.federation.datasets.parquet import list_split_files, read_parquet
 from rayfl.federation.datasets.unpickle import read_pickle
 
-SIDE = 32
-BYTES = 3 * SIDE * SIDE
+_SIDE = 32
+_BYTES = 3 * _SIDE * _SIDE
 
 
 @component
@@ -52,18 +52,18 @@ class Cifar10(OnDisk):
         folder = self.where(root)
         read = self.reader(folder)
         train, test = read(self, folder, self.train_files), read(self, folder, self.test_files)
-        return verified(self, folder, train, test, self.classes, self.expected)
+        return verify_dataset(self, folder, train, test, self.classes, self.expected)
 
     def reader(self, folder: Path) -> Callable[[Cifar10, Path, Sequence[str]], Images]:
         """How to read the form that is there."""
         first = self.train_files[0]
         # The quickest form first, in case there are several.
-        forms = {f"{first}.bin": from_binary, first: from_pickles, f"{first}.png": from_pictures}
+        forms = {f"{first}.bin": _read_binary, first: _read_pickles, f"{first}.png": _read_pictures}
         for marker, read in forms.items():
-            if find(folder, marker):
+            if find_file(folder, marker):
                 return read
-        if parts(folder, "train"):
-            return from_parquet
+        if list_split_files(folder, "train"):
+            return _read_hub_form
         raise DataError(broken(f"{folder} must hold {self.form}", "none of them", self.remedy))
 
 
@@ -85,61 +85,64 @@ class Cifar100(Cifar10):
     label_columns: ClassVar[tuple[str, ...]] = ("fine_label", "label")
 
 
-def from_binary(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
+def _read_binary(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
     """Records of label bytes (the fine label comes last), then the red, green and blue planes."""
-    record = part.label_bytes + BYTES
+    record = part.label_bytes + _BYTES
     found = []
     for name in names:
-        file = need(part, folder, f"{name}.bin")
+        file = require_file(part, folder, f"{name}.bin")
         size = file.stat().st_size
         if size % record:
-            raise damaged(file, f"a multiple of {record} bytes long", size, part.folder)
+            raise damaged_file(file, f"a multiple of {record} bytes long", size, part.folder)
         found.append(np.fromfile(file, dtype=np.uint8).reshape(-1, record))
     # A copy, so that the views into the records (and the files behind them) can go.
     labels = np.concatenate([records[:, part.label_bytes - 1] for records in found]).astype(
         np.int64
     )
-    return Images(interleaved([records[:, part.label_bytes :] for records in found]), labels)
+    return Images(_interleave_planes([records[:, part.label_bytes :] for records in found]), labels)
 
 
-def from_pickles(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
+def _read_pickles(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
     """Mappings with `data`, one row of planes an image, and a list of labels."""
-    batches = [pickled_batch(part, need(part, folder, name)) for name in names]
+    batches = [_read_pickled_batch(part, require_file(part, folder, name)) for name in names]
     return Images(
-        interleaved([rows for rows, _ in batches]),
+        _interleave_planes([rows for rows, _ in batches]),
         np.concatenate([labels for _, labels in batches]),
     )
 
 
-def pickled_batch(part: Cifar10, file: Path) -> tuple[Pixels, Ints]:
+def _read_pickled_batch(part: Cifar10, file: Path) -> tuple[Pixels, Ints]:
     batch = read_pickle(file, part.folder)
     rows, labels = np.asarray(batch.get("data")), np.asarray(batch.get(part.label_key, []))
     if (
         rows.dtype != np.uint8
-        or rows.shape != (len(labels), BYTES)
+        or rows.shape != (len(labels), _BYTES)
         or not np.issubdtype(labels.dtype, np.integer)
     ):
         found = f"data {rows.dtype} {rows.shape} with {len(labels)} labels"
-        raise damaged(
+        raise damaged_file(
             file,
-            f"a batch of `data` uint8 (n, {BYTES}) with n `{part.label_key}`",
+            f"a batch of `data` uint8 (n, {_BYTES}) with n `{part.label_key}`",
             found,
             part.folder,
         )
     return rows, labels.astype(np.int64)
 
 
-def from_pictures(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
+def _read_pictures(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
     """PNG batches of 1024 x n pixels, whose row i is image i; labels in a JSON list (whose file
     name is spelt so)."""
-    pictures = [picture_batch(need(part, folder, f"{name}.png"), part.folder) for name in names]
-    listing = need(
+    pictures = [
+        _read_picture_batch(require_file(part, folder, f"{name}.png"), part.folder)
+        for name in names
+    ]
+    listing = require_file(
         part, folder, "test_lables.json" if tuple(names) == part.test_files else "train_lables.json"
     )
-    labels = np.asarray(read_json(listing, part.folder))
+    labels = np.asarray(_read_json(listing, part.folder))
     images = np.concatenate(pictures)
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-        raise damaged(
+        raise damaged_file(
             listing,
             f"a list of {len(images)} labels",
             f"{labels.dtype} {labels.shape}",
@@ -148,45 +151,48 @@ def from_pictures(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
     return Images(images, labels.astype(np.int64))
 
 
-def picture_batch(file: Path, dataset: str) -> Pixels:
-    strip = decode(file, channels=3)
-    if strip.shape[1] != SIDE * SIDE:
-        raise damaged(file, f"a picture {SIDE * SIDE} pixels wide", strip.shape[1], dataset)
-    return strip.reshape(-1, SIDE, SIDE, 3)
+def _read_picture_batch(file: Path, dataset: str) -> Pixels:
+    strip = decode_image(file, channels=3)
+    if strip.shape[1] != _SIDE * _SIDE:
+        raise damaged_file(file, f"a picture {_SIDE * _SIDE} pixels wide", strip.shape[1], dataset)
+    return strip.reshape(-1, _SIDE, _SIDE, 3)
 
 
-def read_json(file: Path, dataset: str) -> Any:
+def _read_json(file: Path, dataset: str) -> Any:
     try:
         return json.loads(file.read_bytes())
     except ValueError as error:
-        raise damaged(file, "JSON", error, dataset) from error
+        raise damaged_file(file, "JSON", error, dataset) from error
 
 
-def from_parquet(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
+def _read_hub_form(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
     """The Hugging Face form."""
     split = "test" if tuple(names) == part.test_files else "train"
-    images, _ = read_parquet(parts(folder, split), label_columns=part.label_columns)
+    images, _ = read_parquet(list_split_files(folder, split), label_columns=part.label_columns)
     return images
 
 
-def interleaved(rows: Sequence[Pixels]) -> Pixels:
+def _interleave_planes(rows: Sequence[Pixels]) -> Pixels:
     """(n, planes) rows of several files as one (N, height, width, channel) array, without a second
     copy of all."""
-    out = np.empty((sum(len(part) for part in rows), SIDE, SIDE, 3), dtype=np.uint8)
+    out = np.empty((sum(len(part) for part in rows), _SIDE, _SIDE, 3), dtype=np.uint8)
     start = 0
     for part in rows:
-        out[start : start + len(part)] = part.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+        out[start : start + len(part)] = part.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
         start += len(part)
     # The planes are apart on disk; every reader downstream wants the channels of a pixel side by
     # side.
     return out
 
 
-def compact(part: Cifar10, folder: Path) -> None:
+def compact_cifar10(part: Cifar10, folder: Path) -> None:
     """Turn CIFAR-10's encoded forms, slow to read, into the publisher's binary form; leave any
     other alone."""
     # CIFAR-100's binary form has coarse labels too, which would have to be invented.
-    if part.label_bytes > 1 or (read := part.reader(folder)) not in (from_pictures, from_parquet):
+    if part.label_bytes > 1 or (read := part.reader(folder)) not in (
+        _read_pictures,
+        _read_hub_form,
+    ):
         return
     for names in (part.train_files, part.test_files):
         images = read(part, folder, names)

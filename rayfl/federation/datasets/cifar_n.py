@@ -16,7 +16,7 @@ import numpy as np
 from rayfl.errors import ConfigError, DataError, broken, nearest
 from rayfl.federation.datasets.files import Ints
 
-COLUMNS = {
+_COLUMNS = {
     "worse": "worse_label",
     "aggregate": "aggre_label",
     "random1": "random_label1",
@@ -25,31 +25,36 @@ COLUMNS = {
     "fine": "noisy_label",
     "noisy": "noisy_label",
 }
-CLEAN = "clean_label"
+_CLEAN = "clean_label"
 
 
-def human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
+def read_human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
     """(clean, noisy) labels under a key: worse, aggregate, random1..3 (CIFAR-10N), fine or noisy
     (CIFAR-100N).
 
     A column's own name, such as `worse_label`, is a key too.
     """
-    column = COLUMNS.get(key, key)
-    if column not in COLUMNS.values():
-        rule = f"human labels are called {', '.join(COLUMNS)}"
-        raise ConfigError(broken(rule, repr(key), nearest(key, COLUMNS)))
+    column = _COLUMNS.get(key, key)
+    if column not in _COLUMNS.values():
+        rule = f"human labels are called {', '.join(_COLUMNS)}"
+        raise ConfigError(broken(rule, repr(key), nearest(key, _COLUMNS)))
     if not path.is_file():
         remedy = "Put CIFAR-10_human.pt or CIFAR-100_human.pt of the CIFAR-N authors there, or a Parquet copy"
         raise DataError(broken(f"human labels need the file {path}", "no such file", remedy))
-    columns = from_parquet(path) if path.suffix == ".parquet" else from_torch(path)
-    for needed in (CLEAN, column):
+    columns = (
+        _read_parquet_columns(path) if path.suffix == ".parquet" else _read_torch_columns(path)
+    )
+    for needed in (_CLEAN, column):
         if needed not in columns:
             raise DataError(
                 broken(
                     f"{path} must have the labels {needed}", f"only {', '.join(sorted(columns))}"
                 )
             )
-    clean, noisy = whole(path, columns, CLEAN), whole(path, columns, column)
+    clean, noisy = (
+        _take_whole_numbers(path, columns, _CLEAN),
+        _take_whole_numbers(path, columns, column),
+    )
     if clean.shape != noisy.shape:
         raise DataError(
             broken(
@@ -59,7 +64,7 @@ def human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
     return clean, noisy
 
 
-def check_clean(clean: Ints, labels: Ints, path: Path | str = "the human labels") -> None:
+def check_clean_labels(clean: Ints, labels: Ints, path: Path | str = "the human labels") -> None:
     """Refuse human labels whose clean column is not the images' own labels: they belong to other
     images or order."""
     remedy = "These labels belong to other images or to another order of them (TFDS shuffles CIFAR)"
@@ -79,12 +84,12 @@ def check_clean(clean: Ints, labels: Ints, path: Path | str = "the human labels"
         )
 
 
-def from_torch(path: Path) -> dict[str, Any]:
+def _read_torch_columns(path: Path) -> dict[str, Any]:
     """The published mapping of arrays; nothing in the file is run."""
     import torch
 
     try:
-        with torch.serialization.safe_globals(array_globals()):
+        with torch.serialization.safe_globals(_list_array_globals()):
             found = torch.load(path, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         # Its later sentences tell people to load the file unsafely.
@@ -97,7 +102,7 @@ def from_torch(path: Path) -> dict[str, Any]:
     return found
 
 
-def array_globals() -> list[Any]:
+def _list_array_globals() -> list[Any]:
     """What a pickled numpy array names, under the old and the new address of numpy's private
     module."""
     rebuild: Any = np.zeros(0).__reduce__()[0]
@@ -107,7 +112,7 @@ def array_globals() -> list[Any]:
     return [*addresses, np.ndarray, np.dtype, codecs.encode, *dtypes]
 
 
-def from_parquet(path: Path) -> dict[str, Any]:
+def _read_parquet_columns(path: Path) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -120,7 +125,7 @@ def from_parquet(path: Path) -> dict[str, Any]:
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
-def whole(path: Path, columns: dict[str, Any], name: str) -> Ints:
+def _take_whole_numbers(path: Path, columns: dict[str, Any], name: str) -> Ints:
     found = np.asarray(columns[name])
     if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
         raise DataError(

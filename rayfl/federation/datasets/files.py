@@ -44,7 +44,7 @@ class OnDisk(ABC):
         return f"Run `{command}`, or put {self.form} there, or say where they are with `path`"
 
 
-def find(folder: Path, *names: str) -> Path | None:
+def find_file(folder: Path, *names: str) -> Path | None:
     """The first file of one of these names in a folder or at most two folders below: archives
     unpack either way."""
     # Not deeper: `path` may point into a disk full of other things.
@@ -56,9 +56,9 @@ def find(folder: Path, *names: str) -> Path | None:
     return None
 
 
-def need(part: OnDisk, folder: Path, *names: str) -> Path:
+def require_file(part: OnDisk, folder: Path, *names: str) -> Path:
     """Like `find`, with an error that names the file and how to come by it."""
-    found = find(folder, *names)
+    found = find_file(folder, *names)
     if found is None:
         raise DataError(
             broken(f"{part.folder} needs the file {folder / names[0]}", "no such file", part.remedy)
@@ -66,14 +66,14 @@ def need(part: OnDisk, folder: Path, *names: str) -> Path:
     return found
 
 
-def damaged(file: Path, expected: str, found: object, part: str = "") -> DataError:
+def damaged_file(file: Path, expected: str, found: object, part: str = "") -> DataError:
     """The error about a file that is not what it should be."""
     # A damaged file must go first: as long as it is there, it is the one that is read.
     remedy = f"Remove it and fetch it again{f' with `rayfl data get {part}`' if part else ''}"
     return DataError(broken(f"{file} must be {expected}", found, remedy))
 
 
-def verified(
+def verify_dataset(
     part: OnDisk,
     folder: Path,
     train: Images,
@@ -83,14 +83,18 @@ def verified(
 ) -> Dataset:
     """The dataset, once both parts have the labels and counts that it is known to have."""
     for name, images, count in (("train", train, expected[0]), ("test", test, expected[1])):
-        check_counts(f"{folder}: {part.folder}/{name}", images.y, len(classes), count, part.remedy)
+        check_class_counts(
+            f"{folder}: {part.folder}/{name}", images.y, len(classes), count, part.remedy
+        )
     return Dataset(part.folder, train, test, classes)
 
 
-def check_counts(where: str, labels: Ints, classes: int, expected: Expected, remedy: str) -> None:
+def check_class_counts(
+    where: str, labels: Ints, classes: int, expected: Expected, remedy: str
+) -> None:
     """Refuse labels outside the classes, and totals or class counts that differ from the known
     ones."""
-    check_range(where, labels, classes, remedy)
+    check_label_range(where, labels, classes, remedy)
     # The total first: "one image short" says more than the class that it is missing from.
     total = expected if isinstance(expected, int) else sum(expected)
     if len(labels) != total:
@@ -103,7 +107,7 @@ def check_counts(where: str, labels: Ints, classes: int, expected: Expected, rem
         )
 
 
-def check_range(where: str, labels: Ints, classes: int, remedy: str = "") -> None:
+def check_label_range(where: str, labels: Ints, classes: int, remedy: str = "") -> None:
     """Refuse labels outside the classes, with the first of them and its position."""
     outside = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(outside):
@@ -115,7 +119,7 @@ def check_range(where: str, labels: Ints, classes: int, remedy: str = "") -> Non
         )
 
 
-def holdout(labels: Ints, count: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+def hold_out(labels: Ints, count: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Positions (kept, held out): `count` held out, stratified by largest remainder, both in the
     original order."""
     members = [np.flatnonzero(labels == c) for c in np.unique(labels)]
@@ -131,8 +135,8 @@ def holdout(labels: Ints, count: int, rng: np.random.Generator) -> tuple[Ints, I
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
-def split(images: Images, test_fraction: float, seed: int) -> tuple[Images, Images]:
+def split_off_test(images: Images, test_fraction: float, seed: int) -> tuple[Images, Images]:
     """A seeded, stratified split of images that come without a test set."""
     count = round(test_fraction * len(images))
-    kept, held_out = holdout(images.y, count, np.random.default_rng(seed))
+    kept, held_out = hold_out(images.y, count, np.random.default_rng(seed))
     return Images(images.x[kept], images.y[kept]), Images(images.x[held_out], images.y[held_out])

@@ -13,10 +13,10 @@ from pydantic import Field
 from rayfl.component import Count, Natural, component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import OnDisk, split
-from rayfl.federation.datasets.images import decode_all, is_image
+from rayfl.federation.datasets.files import OnDisk, split_off_test
+from rayfl.federation.datasets.images import decode_images, is_image
 
-TEST_FOLDERS = ("test", "val", "valid", "validation")
+_TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
 @component
@@ -36,19 +36,19 @@ class Folder(OnDisk):
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
         if not (folder / "train").is_dir():
-            classes = class_folders(folder, self.remedy)
-            train, test = split(self.read(folder, classes), self.test_fraction, self.seed)
+            classes = _list_class_folders(folder, self.remedy)
+            train, test = split_off_test(self.read(folder, classes), self.test_fraction, self.seed)
             return Dataset(folder.name, train, test, classes)
-        held_out = next((folder / name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
+        held_out = next((folder / name for name in _TEST_FOLDERS if (folder / name).is_dir()), None)
         if held_out is None:
-            rule = f"beside {folder / 'train'} there is one of {', '.join(TEST_FOLDERS)}"
+            rule = f"beside {folder / 'train'} there is one of {', '.join(_TEST_FOLDERS)}"
             raise DataError(
                 broken(rule, "none", f"Name {folder / 'train'} as `path` for a seeded split")
             )
-        classes = class_folders(folder / "train", self.remedy)
+        classes = _list_class_folders(folder / "train", self.remedy)
         # A class that only the test set has could never be learnt, and would shift the numbers of
         # the others.
-        strangers = set(class_folders(held_out, self.remedy)) - set(classes)
+        strangers = set(_list_class_folders(held_out, self.remedy)) - set(classes)
         if strangers:
             raise DataError(
                 broken(
@@ -62,13 +62,13 @@ class Folder(OnDisk):
     def read(self, folder: Path, classes: Sequence[str], channels: int | None = None) -> Images:
         files = [sorted(filter(is_image, (folder / name).rglob("*"))) for name in classes]
         labels = np.repeat(np.arange(len(classes)), [len(members) for members in files])
-        pixels = decode_all(
+        pixels = decode_images(
             [file for members in files for file in members], channels or self.channels, self.side
         )
         return Images(pixels, labels.astype(np.int64))
 
 
-def class_folders(folder: Path, remedy: str) -> tuple[str, ...]:
+def _list_class_folders(folder: Path, remedy: str) -> tuple[str, ...]:
     """The names of the folders that hold images, in alphabetical order."""
     # Alphabetical, as everybody numbers the classes of folders.
     entries = sorted(folder.iterdir()) if folder.is_dir() else []

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayfl.errors import DataError, broken
-from rayfl.federation.datasets.files import Pixels, damaged
+from rayfl.federation.datasets.files import Pixels, damaged_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset(
+_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
 # Small images decode in less time than it takes to hand over a task.
@@ -28,10 +28,10 @@ _PER_TASK = 256
 def is_image(file: Path) -> bool:
     """An image by its suffix; hidden files, such as the twins that archives from a Mac carry, are
     none."""
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    return file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")
 
 
-def decode(
+def decode_image(
     source: Path | bytes, channels: int | None = None, side: int | None = None, label: str = ""
 ) -> Pixels:
     """One image as (height, width, channels): `channels` None keeps grey or colour; `side` makes it
@@ -52,21 +52,21 @@ def decode(
             )
             picture = image.convert(mode)
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
-        raise damaged(
+        raise damaged_file(
             source if isinstance(source, Path) else Path(label), "a whole image file", error
         ) from error
-    pixels = np.asarray(picture if side is None else square(picture, side))
+    pixels = np.asarray(picture if side is None else _cut_square(picture, side))
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def square(picture: Image, side: int) -> Image:
+def _cut_square(picture: Image, side: int) -> Image:
     """Scale so that the shorter edge is `side`, then cut the middle."""
     from PIL import Image, ImageOps
 
     return ImageOps.fit(picture, (side, side), method=Image.Resampling.BILINEAR)
 
 
-def decode_all(
+def decode_images(
     sources: Sequence[Path] | Sequence[bytes],
     channels: int | None,
     side: int | None,
@@ -76,12 +76,12 @@ def decode_all(
     named = labels or [str(source) for source in sources]
     if not sources:
         return np.zeros((0, side or 1, side or 1, channels or 1), dtype=np.uint8)
-    first = decode(sources[0], channels, side, named[0])
+    first = decode_image(sources[0], channels, side, named[0])
     out = np.empty((len(sources), *first.shape), dtype=np.uint8)
 
     def fill(start: int) -> None:
         for at in range(start, min(start + _PER_TASK, len(sources))):
-            pixels = decode(sources[at], first.shape[2], side, named[at])
+            pixels = decode_image(sources[at], first.shape[2], side, named[at])
             if pixels.shape != first.shape:
                 rule = f"all images have one size, here {first.shape[:2]}"
                 remedy = "Set `side` to scale them to squares"

@@ -12,10 +12,10 @@ import numpy as np
 from rayfl.component import Count, component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, damaged, verified
-from rayfl.federation.datasets.images import decode_all, is_image
+from rayfl.federation.datasets.files import Expected, OnDisk, damaged_file, verify_dataset
+from rayfl.federation.datasets.images import decode_images, is_image
 
-PARTS = ("elbow", "finger", "forearm", "hand", "humerus", "shoulder", "wrist")
+BODY_PARTS = ("elbow", "finger", "forearm", "hand", "humerus", "shoulder", "wrist")
 _PATIENT = re.compile(r"patient(\d+)")
 
 
@@ -39,10 +39,10 @@ class Mura(OnDisk):
 
     def load(self, root: Path) -> Dataset:
         base = self.base(self.where(root))
-        listed = {name: radiographs(base / name) for name in ("train", "valid")}
+        listed = {name: _list_radiographs(base / name) for name in ("train", "valid")}
         # Images of one patient look alike: shared patients would make the test set easy.
-        shared = {patient(file) for file, _ in listed["train"]} & {
-            patient(file) for file, _ in listed["valid"]
+        shared = {_parse_patient(file) for file, _ in listed["train"]} & {
+            _parse_patient(file) for file, _ in listed["valid"]
         }
         if shared:
             raise DataError(
@@ -53,7 +53,7 @@ class Mura(OnDisk):
                 )
             )
         train, test = (self.read(found) for found in listed.values())
-        return verified(self, base, train, test, PARTS, self.expected)
+        return verify_dataset(self, base, train, test, BODY_PARTS, self.expected)
 
     def base(self, folder: Path) -> Path:
         """The folder that holds train and valid."""
@@ -65,26 +65,26 @@ class Mura(OnDisk):
         )
 
     def read(self, listed: list[tuple[Path, int]]) -> Images:
-        pixels = decode_all([file for file, _ in listed], self.channels, self.side)
+        pixels = decode_images([file for file, _ in listed], self.channels, self.side)
         labels = np.array([label for _, label in listed], dtype=np.int64)
         return Images(
-            pixels, labels, np.array([patient(file) for file, _ in listed], dtype=np.int64)
+            pixels, labels, np.array([_parse_patient(file) for file, _ in listed], dtype=np.int64)
         )
 
 
-def radiographs(folder: Path) -> list[tuple[Path, int]]:
+def _list_radiographs(folder: Path) -> list[tuple[Path, int]]:
     """(file, body part) of `XR_PART/patientN/studyM_sign/image.png`, in order of the path."""
     return [
         (file, label)
-        for label, name in enumerate(PARTS)
+        for label, name in enumerate(BODY_PARTS)
         for file in sorted((folder / f"XR_{name.upper()}").rglob("*"))
         if is_image(file)
     ]
 
 
-def patient(file: Path) -> int:
+def _parse_patient(file: Path) -> int:
     # A study may be positive or negative; that is another task, and its name is left alone.
     found = _PATIENT.search(file.parent.parent.name)
     if found is None:
-        raise damaged(file, "in a folder patientN/studyM", file.parent, "mura")
+        raise damaged_file(file, "in a folder patientN/studyM", file.parent, "mura")
     return int(found.group(1))

@@ -10,7 +10,13 @@ import numpy as np
 
 from rayfl.component import component
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, damaged, need, verified
+from rayfl.federation.datasets.files import (
+    Expected,
+    OnDisk,
+    damaged_file,
+    require_file,
+    verify_dataset,
+)
 
 
 @component
@@ -28,12 +34,12 @@ class Svhn(OnDisk):
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
         train, test = (
-            read_mat(need(self, folder, f"{name}_32x32.mat")) for name in ("train", "test")
+            _read_mat(require_file(self, folder, f"{name}_32x32.mat")) for name in ("train", "test")
         )
-        return verified(self, folder, train, test, self.classes, self.expected)
+        return verify_dataset(self, folder, train, test, self.classes, self.expected)
 
 
-def read_mat(file: Path) -> Images:
+def _read_mat(file: Path) -> Images:
     """X is (height, width, channel, N), y is (N, 1) in 1..10."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
@@ -43,9 +49,9 @@ def read_mat(file: Path) -> Images:
         content = loadmat(file, variable_names=("X", "y"))
         x, y = content["X"], content["y"].astype(np.int64).reshape(-1)
     except (MatReadError, KeyError, ValueError, TypeError, OSError, EOFError) as error:
-        raise damaged(file, "a whole .mat file with X and y", error, "svhn") from error
+        raise damaged_file(file, "a whole .mat file with X and y", error, "svhn") from error
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != len(y):
-        raise damaged(
+        raise damaged_file(
             file,
             "uint8 X (height, width, channel, N) with N labels",
             f"{x.dtype} {x.shape}, {len(y)}",

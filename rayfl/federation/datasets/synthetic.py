@@ -8,9 +8,9 @@ import numpy as np
 
 from rayfl.component import Count, Natural, NonNegative, component
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Ints, Pixels, holdout
+from rayfl.federation.datasets.files import Ints, Pixels, hold_out
 
-DIGITS_TEST = 360
+_DIGITS_TEST = 360
 # Part of the dataset: another seed would be another test set, and no longer comparable.
 _DIGITS_SEED = 1998
 _CHUNK_VALUES = 1 << 24
@@ -29,7 +29,7 @@ class Digits:
         # dataset.
         x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
         y = bunch.target.astype(np.int64)
-        train, test = holdout(y, DIGITS_TEST, np.random.default_rng(_DIGITS_SEED))
+        train, test = hold_out(y, _DIGITS_TEST, np.random.default_rng(_DIGITS_SEED))
         return Dataset(
             "digits", Images(x[train], y[train]), Images(x[test], y[test]), tuple("0123456789")
         )

@@ -11,8 +11,14 @@ import numpy as np
 from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, damaged, need, verified
-from rayfl.federation.datasets.images import decode_all, is_image
+from rayfl.federation.datasets.files import (
+    Expected,
+    OnDisk,
+    damaged_file,
+    require_file,
+    verify_dataset,
+)
+from rayfl.federation.datasets.images import decode_images, is_image
 
 
 @component
@@ -25,28 +31,30 @@ class TinyImageNet(OnDisk):
     expected: ClassVar[tuple[Expected, Expected]] = ((500,) * 200, (50,) * 200)
 
     def load(self, root: Path) -> Dataset:
-        listing = need(self, self.where(root), "wnids.txt")
+        listing = require_file(self, self.where(root), "wnids.txt")
         base = listing.parent
         # By id, as image folders are numbered everywhere, not in the order of wnids.txt.
         ids = sorted(listing.read_text().split())
         train = [
-            (file, c) for c, wnid in enumerate(ids) for file in pictures(base / "train" / wnid)
+            (file, c)
+            for c, wnid in enumerate(ids)
+            for file in _list_pictures(base / "train" / wnid)
         ]
-        images = read(train), read(annotated(base / "val", ids))
-        return verified(self, base, *images, titles(base, ids), self.expected)
+        images = _read_listed(train), _read_listed(_read_annotations(base / "val", ids))
+        return verify_dataset(self, base, *images, _read_class_titles(base, ids), self.expected)
 
 
-def pictures(folder: Path) -> list[Path]:
+def _list_pictures(folder: Path) -> list[Path]:
     """The images of a class; the boxes' text files beside them are left alone."""
     return sorted(filter(is_image, folder.rglob("*")))
 
 
-def read(listed: list[tuple[Path, int]]) -> Images:
-    pixels = decode_all([file for file, _ in listed], 3, None)
+def _read_listed(listed: list[tuple[Path, int]]) -> Images:
+    pixels = decode_images([file for file, _ in listed], 3, None)
     return Images(pixels, np.array([c for _, c in listed], dtype=np.int64))
 
 
-def annotated(folder: Path, ids: list[str]) -> list[tuple[Path, int]]:
+def _read_annotations(folder: Path, ids: list[str]) -> list[tuple[Path, int]]:
     """What val_annotations.txt says: a file, its class, and a box that is of no use here."""
     number = {wnid: c for c, wnid in enumerate(ids)}
     listing = folder / "val_annotations.txt"
@@ -58,7 +66,7 @@ def annotated(folder: Path, ids: list[str]) -> list[tuple[Path, int]]:
     for row, line in enumerate(listing.read_text().splitlines()):
         name, wnid = (*line.split("\t"), "", "")[:2]
         if wnid not in number:
-            raise damaged(
+            raise damaged_file(
                 listing,
                 "lines of file and known class, parted by tabs",
                 f"line {row + 1}: {line!r}",
@@ -67,7 +75,7 @@ def annotated(folder: Path, ids: list[str]) -> list[tuple[Path, int]]:
     return found
 
 
-def titles(base: Path, ids: list[str]) -> tuple[str, ...]:
+def _read_class_titles(base: Path, ids: list[str]) -> tuple[str, ...]:
     """The first word of words.txt for each class, or its id."""
     words = base / "words.txt"
     lines = words.read_text().splitlines() if words.is_file() else []

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.federation.datasets.files import damaged
+from rayfl.federation.datasets.files import damaged_file
 
 # The helper has moved between numpy's private modules; every array names the one of the installed
 # version.
@@ -25,7 +25,7 @@ _ALLOWED: dict[str, Any] = {
 }
 
 
-class ArrayUnpickler(pickle.Unpickler):
+class _ArrayUnpickler(pickle.Unpickler):
     """Knows numpy arrays and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -41,7 +41,7 @@ def read_pickle(file: Path, dataset: str = "") -> dict[str, Any]:
         with file.open("rb") as stream:
             # Latin 1 maps every byte to one character: the strings of Python 2 survive, arrays come
             # out as bytes.
-            found = ArrayUnpickler(stream, encoding="latin1").load()
+            found = _ArrayUnpickler(stream, encoding="latin1").load()
     # Damaged bytes can fail at any opcode, so with almost any exception.
     except (
         pickle.UnpicklingError,
@@ -52,11 +52,11 @@ def read_pickle(file: Path, dataset: str = "") -> dict[str, Any]:
         IndexError,
         KeyError,
     ) as error:
-        raise damaged(
+        raise damaged_file(
             file, "a whole pickle of arrays and lists, and of nothing that runs", error, dataset
         ) from error
     if not isinstance(found, dict):
-        raise damaged(file, "a pickled mapping", type(found).__name__, dataset)
+        raise damaged_file(file, "a pickled mapping", type(found).__name__, dataset)
     return {
         key.decode() if isinstance(key, bytes) else str(key): value for key, value in found.items()
     }

@@ -32,10 +32,10 @@ class Human:
     key: str
 
     def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
-        from rayfl.federation.datasets.cifar_n import human_labels
+        from rayfl.federation.datasets.cifar_n import read_human_labels
 
-        clean, noisy = human_labels(self.file, self.key)
-        same = at_positions(self.file, clean, truth) == truth.labels
+        clean, noisy = read_human_labels(self.file, self.key)
+        same = _take_positions(self.file, clean, truth) == truth.labels
         if not same.all():
             first = int(np.flatnonzero(~same)[0])
             raise DataError(
@@ -45,11 +45,11 @@ class Human:
                     "Use the dataset in its published order, and the file that belongs to it",
                 )
             )
-        return as_given(self.file, at_positions(self.file, noisy, truth), truth)
+        return _make_corruption(self.file, _take_positions(self.file, noisy, truth), truth)
 
 
 @component
-class Explicit:
+class ExplicitLabels:
     """Labels from a file (Parquet, CSV, JSON or NPY): row i of `column` is the label of training
     sample i."""
 
@@ -58,10 +58,10 @@ class Explicit:
 
     def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
         labels = read_columns(self.file, self.column)[self.column]
-        return as_given(self.file, at_positions(self.file, labels, truth), truth)
+        return _make_corruption(self.file, _take_positions(self.file, labels, truth), truth)
 
 
-def at_positions(file: Path, labels: Ints, truth: Truth) -> Ints:
+def _take_positions(file: Path, labels: Ints, truth: Truth) -> Ints:
     """The entries of the samples at hand."""
     needed = int(truth.position.max(initial=-1)) + 1
     if len(labels) < needed:
@@ -71,7 +71,7 @@ def at_positions(file: Path, labels: Ints, truth: Truth) -> Ints:
     return labels[truth.position]
 
 
-def as_given(file: Path, given: Ints, truth: Truth) -> Corruption:
+def _make_corruption(file: Path, given: Ints, truth: Truth) -> Corruption:
     """The labels as a corruption without a nominal rate."""
     wrong = np.flatnonzero((given < 0) | (given >= truth.classes))
     if len(wrong):

@@ -14,7 +14,7 @@ from rayfl.component import Positive, component
 from rayfl.federation.noise.rates import Rate
 from rayfl.federation.views import Corruption, Floats, Ints, Truth
 
-CHUNK = 4096
+_CHUNK = 4096
 
 
 @component
@@ -33,16 +33,18 @@ class Instance:
         nominal = self.rate.per_client(truth.clients, rng)
         own = nominal[truth.owner]
         flips = np.flatnonzero(
-            (rng.random(len(own)) < truncated_normal(own, self.std, rng)) & (own > 0)
+            (rng.random(len(own)) < draw_truncated_normal(own, self.std, rng)) & (own > 0)
         )
         given = truth.labels.copy()
         # pixels may be large or remote: they are fetched only if somebody flips
         if len(flips):
-            given[flips] = directions(truth.images(), truth.labels, flips, truth.classes, rng)
+            given[flips] = _draw_wrong_classes(
+                truth.images(), truth.labels, flips, truth.classes, rng
+            )
         return Corruption(given, nominal)
 
 
-def truncated_normal(mean: Floats, std: float, rng: np.random.Generator) -> Floats:
+def draw_truncated_normal(mean: Floats, std: float, rng: np.random.Generator) -> Floats:
     """Draws from N(mean, std^2) cut to [0, 1], by the inverse of its distribution function."""
     low, high = ndtr(-mean / std), ndtr((1 - mean) / std)
     drawn: Floats = np.clip(
@@ -51,7 +53,7 @@ def truncated_normal(mean: Floats, std: float, rng: np.random.Generator) -> Floa
     return drawn
 
 
-def directions(
+def _draw_wrong_classes(
     images: NDArray[np.uint8], labels: Ints, flips: Ints, classes: int, rng: np.random.Generator
 ) -> Ints:
     """The wrong class of each flipped sample."""
@@ -62,8 +64,8 @@ def directions(
         # drawn even for a class without flips: the projections of the others do not depend on it
         projection = rng.standard_normal((pixels.shape[1], classes))
         members = np.flatnonzero(labels[flips] == c)
-        for start in range(0, len(members), CHUNK):
-            part = members[start : start + CHUNK]
+        for start in range(0, len(members), _CHUNK):
+            part = members[start : start + _CHUNK]
             # float64, so that another machine's order of summation does not turn the argmax
             logits = (pixels[flips[part]] - centre) / 255 @ projection
             logits[:, c] = -np.inf

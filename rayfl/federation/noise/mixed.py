@@ -16,7 +16,7 @@ from rayfl.federation.views import Corruption, Ints, Noise, Truth
 
 
 @component
-class Part:
+class NoisePart:
     """A noise, and whom it is for: a list of clients, or a share of those that no list names."""
 
     noise: Annotated[Noise, slot(NOISES)]
@@ -31,11 +31,11 @@ class Mixed:
     Shares are dealt to consecutive clients in the order of the parts; who is left over keeps its
     labels."""
 
-    parts: Annotated[tuple[Part, ...], Field(min_length=1)]
+    parts: Annotated[tuple[NoisePart, ...], Field(min_length=1)]
 
     @field_validator("parts")
     @classmethod
-    def _shares(cls, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    def _shares(cls, parts: tuple[NoisePart, ...]) -> tuple[NoisePart, ...]:
         total = sum(part.clients for part in parts if isinstance(part.clients, int | float))
         if total > 1 + 1e-9:
             raise ValueError(broken("the shares of all parts sum to 1 at most", total))
@@ -43,15 +43,17 @@ class Mixed:
 
     def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
         given, nominal = truth.labels.copy(), np.zeros(truth.clients)
-        for part, members in zip(self.parts, groups(self.parts, truth.clients), strict=True):
+        for part, members in zip(
+            self.parts, _assign_groups(self.parts, truth.clients), strict=True
+        ):
             if len(members):
                 mine = np.flatnonzero(np.isin(truth.owner, members))
-                result = part.noise.corrupt(only(truth, mine, members), rng)
+                result = part.noise.corrupt(_restrict_truth(truth, mine, members), rng)
                 given[mine], nominal[members] = result.given, result.nominal
         return Corruption(given, nominal)
 
 
-def groups(parts: Sequence[Part], clients: int) -> list[Ints]:
+def _assign_groups(parts: Sequence[NoisePart], clients: int) -> list[Ints]:
     """The sorted clients of each part."""
     listed = [c for part in parts if isinstance(part.clients, tuple) for c in part.clients]
     wrong = [c for c in listed if not 0 <= c < clients]
@@ -74,7 +76,7 @@ def groups(parts: Sequence[Part], clients: int) -> list[Ints]:
     return found
 
 
-def only(truth: Truth, mine: Ints, members: Ints) -> Truth:
+def _restrict_truth(truth: Truth, mine: Ints, members: Ints) -> Truth:
     """The truth of some clients alone, renumbered from 0."""
     return replace(
         truth,

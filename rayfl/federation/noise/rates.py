@@ -14,7 +14,7 @@ from rayfl.federation.noise import RATES, Rates
 from rayfl.federation.views import Floats
 
 
-def in_full(spec: Any) -> Any:
+def _expand_rate(spec: Any) -> Any:
     """The mapping that a plain number (constant) or list (explicit) is short for."""
     # True is an int in Python, but no rate
     if isinstance(spec, int | float) and not isinstance(spec, bool):
@@ -24,7 +24,7 @@ def in_full(spec: Any) -> Any:
     return spec
 
 
-Rate = Annotated[Rates, slot(RATES), BeforeValidator(in_full)]
+Rate = Annotated[Rates, slot(RATES), BeforeValidator(_expand_rate)]
 """A field that takes a number, a list with one number a client, or a component of RATES."""
 
 

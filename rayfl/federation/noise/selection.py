@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.federation.partition.dealing import shuffled_by
+from rayfl.federation.partition.dealing import shuffle_by_key
 from rayfl.federation.views import Floats, Ints, Truth
 
 Bools = NDArray[np.bool_]
@@ -17,7 +17,7 @@ Counting = Literal["exact", "per_class", "per_class_floor", "bernoulli"]
 `bernoulli` is r for every sample on its own."""
 
 
-def chosen(
+def choose_samples(
     truth: Truth,
     rates: Floats,
     count: Counting,
@@ -32,30 +32,30 @@ def chosen(
         return among[rng.random(len(among)) < rates[owner]]
     if count == "exact":
         return among[
-            drawn(owner, floor_of(rates, np.bincount(owner, minlength=truth.clients)), rng)
+            draw_quota(owner, round_down(rates, np.bincount(owner, minlength=truth.clients)), rng)
         ]
     cell = owner * truth.classes + truth.labels[among]
     sizes = np.bincount(cell, minlength=truth.clients * truth.classes)
     wanted = np.repeat(rates, truth.classes)
     quota = (
-        floor_of(wanted, sizes)
+        round_down(wanted, sizes)
         if count == "per_class_floor"
         else np.rint(wanted * sizes).astype(np.int64)
     )
-    return among[drawn(cell, quota, rng)]
+    return among[draw_quota(cell, quota, rng)]
 
 
-def floor_of(rates: Floats, sizes: Ints) -> Ints:
+def round_down(rates: Floats, sizes: Ints) -> Ints:
     """floor(rate x size), with 1e-9 added so that .29 x 100 = 28.999... is 29."""
     return np.floor(rates * sizes + 1e-9).astype(np.int64)
 
 
-def drawn(cell: Ints, quota: Ints, rng: np.random.Generator) -> Bools:
+def draw_quota(cell: Ints, quota: Ints, rng: np.random.Generator) -> Bools:
     """A mask with `quota[g]` random marks among the samples of each cell g."""
-    return first_in_order(cell, shuffled_by(cell, rng), quota)
+    return mark_first(cell, shuffle_by_key(cell, rng), quota)
 
 
-def first_in_order(cell: Ints, order: Ints, quota: Ints) -> Bools:
+def mark_first(cell: Ints, order: Ints, quota: Ints) -> Bools:
     """Marks on the first `quota[g]` samples of each cell g, in an order that is sorted by cell."""
     sizes = np.bincount(cell, minlength=len(quota))
     # place within the cell: place in the whole less the start of the cell
@@ -65,7 +65,7 @@ def first_in_order(cell: Ints, order: Ints, quota: Ints) -> Bools:
     return mask
 
 
-def class_among(
+def draw_class(
     allowed: Bools, row: Ints, rng: np.random.Generator, other_than: Ints | None = None
 ) -> Ints:
     """For each entry a uniform draw from the classes marked in `allowed[row]`, without its own

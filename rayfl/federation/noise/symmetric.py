@@ -9,7 +9,7 @@ import numpy as np
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.noise.rates import Rate, RhoTau
-from rayfl.federation.noise.selection import Counting, chosen, class_among
+from rayfl.federation.noise.selection import Counting, choose_samples, draw_class
 from rayfl.federation.views import Corruption, Ints, Truth
 
 
@@ -27,14 +27,14 @@ class Symmetric:
 
     def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
         nominal = self.rate.per_client(truth.clients, rng)
-        picked = chosen(truth, nominal, self.count, rng)
+        picked = choose_samples(truth, nominal, self.count, rng)
         given = truth.labels.copy()
         if self.targets == "all":
             given[picked] = rng.integers(truth.classes, size=len(picked))
         elif self.targets == "present":
-            given[picked] = present_class(truth, picked, rng)
+            given[picked] = _draw_present_class(truth, picked, rng)
         else:
-            given[picked] = other_class(truth, picked, rng)
+            given[picked] = _draw_other_class(truth, picked, rng)
         return Corruption(given, nominal)
 
 
@@ -52,7 +52,7 @@ class Uniform:
         return Symmetric(rate=rate, targets="all", count="bernoulli").corrupt(truth, rng)
 
 
-def other_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
+def _draw_other_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
     """Uniform over the classes that are not the sample's own."""
     if truth.classes < 2:
         raise ConfigError(broken("symmetric noise needs at least two classes", truth.classes))
@@ -60,7 +60,7 @@ def other_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
     return (truth.labels[picked] + rng.integers(1, truth.classes, size=len(picked))) % truth.classes
 
 
-def present_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
+def _draw_present_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
     """Uniform over the other classes of the sample's client."""
     present = np.zeros((truth.clients, truth.classes), np.bool_)
     present[truth.owner, truth.labels] = True
@@ -75,4 +75,4 @@ def present_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
                 "Write targets: others",
             )
         )
-    return class_among(present, owner, rng, other_than=truth.labels[picked])
+    return draw_class(present, owner, rng, other_than=truth.labels[picked])

@@ -9,13 +9,13 @@ import numpy as np
 from rayfl.component import component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.noise.rates import Constant, Rate
-from rayfl.federation.noise.selection import Bools, class_among, drawn, first_in_order, floor_of
-from rayfl.federation.partition.dealing import shuffled_by
+from rayfl.federation.noise.selection import Bools, draw_class, draw_quota, mark_first, round_down
+from rayfl.federation.partition.dealing import shuffle_by_key
 from rayfl.federation.views import Corruption, Floats, Ints, Truth
 
 
 @component
-class Task:
+class TaskNoise:
     """floor(alpha n) samples of each client get one class that is outside its task, drawn once a
     client.
 
@@ -29,18 +29,18 @@ class Task:
     redraw: bool = False
 
     def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
-        inside = task_table(truth)
+        inside = _make_task_table(truth)
         nominal = self.alpha.per_client(truth.clients, rng)
-        targets = class_among(~inside, np.arange(truth.clients), rng)
-        take = from_all if self.mode == "independent" else class_by_class
+        targets = draw_class(~inside, np.arange(truth.clients), rng)
+        take = _mark_from_all if self.mode == "independent" else _mark_class_by_class
         picked = np.flatnonzero(take(truth, inside, nominal, rng))
         given = truth.labels.copy()
         owner = truth.owner[picked]
-        given[picked] = class_among(~inside, owner, rng) if self.redraw else targets[owner]
+        given[picked] = draw_class(~inside, owner, rng) if self.redraw else targets[owner]
         return Corruption(given, nominal)
 
 
-def task_table(truth: Truth) -> Bools:
+def _make_task_table(truth: Truth) -> Bools:
     """A table (clients, classes) of who is to learn what."""
     if truth.tasks is None:
         raise ConfigError(
@@ -61,20 +61,22 @@ def task_table(truth: Truth) -> Bools:
     return inside
 
 
-def from_all(truth: Truth, inside: Bools, rates: Floats, rng: np.random.Generator) -> Bools:  # noqa: ARG001
-    return drawn(truth.owner, quotas(truth, rates), rng)
+def _mark_from_all(truth: Truth, inside: Bools, rates: Floats, rng: np.random.Generator) -> Bools:  # noqa: ARG001
+    return draw_quota(truth.owner, _count_quotas(truth, rates), rng)
 
 
-def class_by_class(truth: Truth, inside: Bools, rates: Floats, rng: np.random.Generator) -> Bools:
+def _mark_class_by_class(
+    truth: Truth, inside: Bools, rates: Floats, rng: np.random.Generator
+) -> Bools:
     """Marks that exhaust a random class of the task before they touch the next."""
     # in [0, 1) inside the task and in [1, 2) outside: a random order with all of the task first
     liking = rng.random(inside.shape) + ~inside
     turn = np.argsort(np.argsort(liking, axis=1), axis=1)[truth.owner, truth.labels]
     own = truth.owner[inside[truth.owner, truth.labels]]
     # a large alpha ends with the task's samples instead of reaching into other tasks'
-    quota = np.minimum(quotas(truth, rates), np.bincount(own, minlength=truth.clients))
-    return first_in_order(truth.owner, shuffled_by(truth.owner * truth.classes + turn, rng), quota)
+    quota = np.minimum(_count_quotas(truth, rates), np.bincount(own, minlength=truth.clients))
+    return mark_first(truth.owner, shuffle_by_key(truth.owner * truth.classes + turn, rng), quota)
 
 
-def quotas(truth: Truth, rates: Floats) -> Ints:
-    return floor_of(rates, np.bincount(truth.owner, minlength=truth.clients))
+def _count_quotas(truth: Truth, rates: Floats) -> Ints:
+    return round_down(rates, np.bincount(truth.owner, minlength=truth.clients))

@@ -21,7 +21,7 @@ class Transition:
     matrix: tuple[tuple[float, ...], ...] | Path
 
     def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
-        matrix = checked(read_matrix(self.matrix), truth.classes)
+        matrix = _normalise_rows(_read_matrix(self.matrix), truth.classes)
         given = truth.labels.copy()
         order = np.argsort(truth.labels, kind="stable")
         sizes = np.bincount(truth.labels, minlength=truth.classes)
@@ -35,7 +35,7 @@ class Transition:
         return Corruption(given, wrong / np.maximum(held, 1))
 
 
-def read_matrix(matrix: tuple[tuple[float, ...], ...] | Path) -> Floats:
+def _read_matrix(matrix: tuple[tuple[float, ...], ...] | Path) -> Floats:
     """The numbers, from wherever they stand."""
     try:
         if not isinstance(matrix, Path):
@@ -49,7 +49,7 @@ def read_matrix(matrix: tuple[tuple[float, ...], ...] | Path) -> Floats:
         ) from error
 
 
-def checked(matrix: Floats, classes: int) -> Floats:
+def _normalise_rows(matrix: Floats, classes: int) -> Floats:
     """The matrix with rows that sum to exactly 1, or a refusal that names the row."""
     if matrix.shape != (classes, classes):
         raise DataError(

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rayfl.component import Natural, Positive, component
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.partition.dealing import MOST_DRAWS, class_sizes, deal_counts, redrawn
+from rayfl.federation.partition.dealing import MOST_DRAWS, count_classes, deal_counts, redraw_until
 from rayfl.federation.views import Assignment, Ints, Pool
 
 
@@ -26,20 +26,25 @@ class BernoulliDirichlet:
     min_size: Natural = 1
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        sizes = class_sizes(pool)
+        sizes = count_classes(pool)
 
         def draw() -> Ints:
-            holds = holders(pool.clients, pool.classes, self.phi, rng)
+            holds = draw_holders(pool.clients, pool.classes, self.phi, rng)
             # independent draws for each sample, then a random deal, are multinomial counts, then
             # the same deal
             return np.stack(
-                [shared(mine, self.alpha, n, rng) for mine, n in zip(holds.T, sizes, strict=True)]
+                [
+                    share_class(mine, self.alpha, n, rng)
+                    for mine, n in zip(holds.T, sizes, strict=True)
+                ]
             )
 
-        return Assignment(deal_counts(pool, redrawn(draw, pool, self.min_size), rng))
+        return Assignment(deal_counts(pool, redraw_until(draw, pool, self.min_size), rng))
 
 
-def holders(clients: int, classes: int, phi: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+def draw_holders(
+    clients: int, classes: int, phi: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
     """A table (clients, classes) of Bernoulli(phi) draws without an empty row or column: those are
     drawn again."""
     holds = rng.random((clients, classes)) < phi
@@ -59,7 +64,7 @@ def holders(clients: int, classes: int, phi: float, rng: np.random.Generator) ->
     )
 
 
-def shared(mine: NDArray[np.bool_], alpha: float, size: int, rng: np.random.Generator) -> Ints:
+def share_class(mine: NDArray[np.bool_], alpha: float, size: int, rng: np.random.Generator) -> Ints:
     """How many of a class's `size` samples each client draws, of those marked in `mine`."""
     counts = np.zeros(len(mine), np.int64)
     # the others' probability is exactly 0, which a Dirichlet cannot express

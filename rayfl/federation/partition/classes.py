@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.partition.dealing import class_sizes, deal_counts, enough_samples
+from rayfl.federation.partition.dealing import check_enough_samples, count_classes, deal_counts
 from rayfl.federation.views import Assignment, Ints, Pool
 
-PROFILE = (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)
+_PROFILE = (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)
 """Shares of the classes k, k+1, ... of a client of type k, in the code of FedMatch (Jeong et al.
 2021)."""
 
@@ -33,8 +33,8 @@ class Classes:
                     self.per_client,
                 )
             )
-        enough_samples(pool, 1)
-        counts = evenly(held_classes(pool, self.per_client, rng), class_sizes(pool))
+        check_enough_samples(pool, 1)
+        counts = _share_evenly(_draw_held_classes(pool, self.per_client, rng), count_classes(pool))
         sizes = counts.sum(axis=0)
         if not sizes.all():
             raise ConfigError(
@@ -55,27 +55,27 @@ class FedMatch10:
     All clients have the same size, the largest that the classes allow; the rest stays unused."""
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        if pool.classes != len(PROFILE):
+        if pool.classes != len(_PROFILE):
             raise ConfigError(
-                broken(f"fedmatch10 needs {len(PROFILE)} classes", pool.classes, "Use dirichlet")
+                broken(f"fedmatch10 needs {len(_PROFILE)} classes", pool.classes, "Use dirichlet")
             )
-        types = (np.arange(pool.classes)[:, None] - np.arange(pool.clients)) % len(PROFILE)
-        shares = np.array(PROFILE)[types]
+        types = (np.arange(pool.classes)[:, None] - np.arange(pool.clients)) % len(_PROFILE)
+        shares = np.array(_PROFILE)[types]
         # the addend guards whole numbers against their floating-point neighbours below
-        size = int(np.min(class_sizes(pool) / shares.sum(axis=1)) + 1e-9)
+        size = int(np.min(count_classes(pool) / shares.sum(axis=1)) + 1e-9)
         counts = np.floor(shares * size + 1e-9).astype(np.int64)
         if not counts.any():
             raise ConfigError(
                 broken(
                     f"fedmatch10: every class has enough samples for {pool.clients} clients",
-                    f"{class_sizes(pool).min()} in the rarest",
+                    f"{count_classes(pool).min()} in the rarest",
                     "Ask for fewer clients",
                 )
             )
         return Assignment(deal_counts(pool, counts, rng))
 
 
-def held_classes(pool: Pool, per_client: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _draw_held_classes(pool: Pool, per_client: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """A table (classes, clients) with `per_client` marks in each column."""
     # the first few classes of each client come round robin, so that none is left without a holder
     dealt = min(per_client, -(-pool.classes // pool.clients))
@@ -91,7 +91,7 @@ def held_classes(pool: Pool, per_client: int, rng: np.random.Generator) -> NDArr
     return holds
 
 
-def evenly(holds: NDArray[np.bool_], sizes: Ints) -> Ints:
+def _share_evenly(holds: NDArray[np.bool_], sizes: Ints) -> Ints:
     """Each class's size shared by its holders, one more for the first ones where it does not
     divide."""
     # a class without a holder must not divide by zero

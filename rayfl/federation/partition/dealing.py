@@ -11,38 +11,38 @@ from rayfl.errors import ConfigError, broken
 from rayfl.federation.views import UNUSED, Floats, Ints, Pool
 
 MOST_DRAWS = 1000
-MOST_CELLS = 20_000_000
+_MOST_CELLS = 20_000_000
 
 
-def shuffled_by(keys: Ints, rng: np.random.Generator) -> Ints:
+def shuffle_by_key(keys: Ints, rng: np.random.Generator) -> Ints:
     """Positions sorted by key, in random order where keys are equal."""
     # a stable sort of a shuffle: ties come out at random, and alike on every platform
     order = rng.permutation(len(keys))
     return order[np.argsort(keys[order], kind="stable")]
 
 
-def dealt(clients: int, items: int) -> Ints:
+def deal_in_turn(clients: int, items: int) -> Ints:
     """The client of each of `items` shuffled items, sizes differing by one at most."""
     return np.arange(items, dtype=np.int64) % clients
 
 
-def class_sizes(pool: Pool) -> Ints:
+def count_classes(pool: Pool) -> Ints:
     return np.bincount(pool.labels, minlength=pool.classes)
 
 
 def deal_counts(pool: Pool, counts: Ints, rng: np.random.Generator) -> Ints:
     """Owners such that client k holds `counts[c, k]` samples of class c, chosen at random; the rest
     is unused."""
-    left = class_sizes(pool) - counts.sum(axis=1)
+    left = count_classes(pool) - counts.sum(axis=1)
     # what is left over is one more holder, so that a single pass deals everything
     table = np.column_stack([counts, left])
     holders = np.append(np.arange(pool.clients), UNUSED)
     owner = np.empty(len(pool.labels), np.int64)
-    owner[shuffled_by(pool.labels, rng)] = np.repeat(np.tile(holders, len(table)), table.ravel())
+    owner[shuffle_by_key(pool.labels, rng)] = np.repeat(np.tile(holders, len(table)), table.ravel())
     return owner
 
 
-def cut(shares: Floats, total: int | Ints, rng: np.random.Generator) -> Ints:
+def cut_by_shares(shares: Floats, total: int | Ints, rng: np.random.Generator) -> Ints:
     """Whole numbers in proportion to the shares (last axis): `total` cut at the floor of the
     cumulated shares.
 
@@ -58,12 +58,12 @@ def cut(shares: Floats, total: int | Ints, rng: np.random.Generator) -> Ints:
     return np.diff(edges, axis=-1, prepend=0, append=whole)
 
 
-def redrawn(draw: Callable[[], Ints], pool: Pool, min_size: int) -> Ints:
+def redraw_until(draw: Callable[[], Ints], pool: Pool, min_size: int) -> Ints:
     """The first table of counts (classes, clients) that leaves no client below `min_size`, each
     draw a fresh one."""
-    enough_samples(pool, min_size)
+    check_enough_samples(pool, min_size)
     # the bound counts draws, not seconds: the same request ends in the same way on every machine
-    draws = int(np.clip(MOST_CELLS // (pool.classes * pool.clients), 10, MOST_DRAWS))
+    draws = int(np.clip(_MOST_CELLS // (pool.classes * pool.clients), 10, MOST_DRAWS))
     smallest = 0
     for _ in range(draws):
         counts = draw()
@@ -79,7 +79,7 @@ def redrawn(draw: Callable[[], Ints], pool: Pool, min_size: int) -> Ints:
     )
 
 
-def enough_samples(pool: Pool, min_size: int) -> None:
+def check_enough_samples(pool: Pool, min_size: int) -> None:
     """Refuse at once what no draw can satisfy."""
     # every draw would fail for the same reason, so none is made
     wanted = pool.clients * min_size

@@ -8,7 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from rayfl.component import Natural, Positive, component
-from rayfl.federation.partition.dealing import class_sizes, cut, deal_counts, redrawn
+from rayfl.federation.partition.dealing import (
+    count_classes,
+    cut_by_shares,
+    deal_counts,
+    redraw_until,
+)
 from rayfl.federation.views import Assignment, Floats, Ints, Pool
 
 
@@ -29,14 +34,16 @@ class Dirichlet:
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
         # the noise and the methods still see the true labels: only this deal is blind
         if self.label_blind:
-            pool = blindfolded(pool)
-        sizes = class_sizes(pool)
+            pool = _hide_labels(pool)
+        sizes = count_classes(pool)
 
         def draw() -> Ints:
             shares = rng.dirichlet(np.full(pool.clients, self.alpha), size=pool.classes)
-            return capped(shares, sizes, rng) if self.cap else cut(shares, sizes, rng)
+            return (
+                deal_capped(shares, sizes, rng) if self.cap else cut_by_shares(shares, sizes, rng)
+            )
 
-        return Assignment(deal_counts(pool, redrawn(draw, pool, self.min_size), rng))
+        return Assignment(deal_counts(pool, redraw_until(draw, pool, self.min_size), rng))
 
 
 @component
@@ -51,16 +58,18 @@ class Quantity:
         unlabelled = replace(pool, labels=np.zeros_like(pool.labels), classes=1)
 
         def draw() -> Ints:
-            return cut(
+            return cut_by_shares(
                 rng.dirichlet(np.full(pool.clients, self.alpha), size=1),
-                class_sizes(unlabelled),
+                count_classes(unlabelled),
                 rng,
             )
 
-        return Assignment(deal_counts(unlabelled, redrawn(draw, unlabelled, self.min_size), rng))
+        return Assignment(
+            deal_counts(unlabelled, redraw_until(draw, unlabelled, self.min_size), rng)
+        )
 
 
-def capped(shares: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
+def deal_capped(shares: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
     """Counts (classes, clients), where a class passes by the clients that already hold their fair
     share."""
     counts = np.zeros(shares.shape, np.int64)
@@ -73,12 +82,12 @@ def capped(shares: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
         # alike
         if not open_shares.any():
             open_shares = room.astype(np.float64)
-        counts[c] = cut(open_shares / open_shares.sum(), size, rng) if size else 0
+        counts[c] = cut_by_shares(open_shares / open_shares.sum(), size, rng) if size else 0
         held += counts[c]
     return counts
 
 
-def blindfolded(pool: Pool) -> Pool:
+def _hide_labels(pool: Pool) -> Pool:
     """The pool with labels that follow the position: 0 .. 0, 1 .. 1, ..."""
     samples = len(pool.labels)
     return replace(

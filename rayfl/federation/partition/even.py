@@ -8,7 +8,12 @@ import numpy as np
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.partition.dealing import class_sizes, deal_counts, dealt, enough_samples
+from rayfl.federation.partition.dealing import (
+    check_enough_samples,
+    count_classes,
+    deal_counts,
+    deal_in_turn,
+)
 from rayfl.federation.views import UNUSED, Assignment, Pool
 
 
@@ -23,10 +28,10 @@ class Iid:
     remainder: Literal["spread", "last", "drop"] = "spread"
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        enough_samples(pool, 1)
+        check_enough_samples(pool, 1)
         order = rng.permutation(len(pool.labels))
         owner = np.empty(len(order), np.int64)
-        owner[order] = dealt(pool.clients, len(order))
+        owner[order] = deal_in_turn(pool.clients, len(order))
         # the last of the shuffle, hence random samples of random classes
         extra = order[len(order) - len(order) % pool.clients :]
         if self.remainder != "spread":
@@ -42,12 +47,12 @@ class IidPerClass:
     cap: Count | None = None
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        each = np.minimum(class_sizes(pool) // pool.clients, self.cap or len(pool.labels))
+        each = np.minimum(count_classes(pool) // pool.clients, self.cap or len(pool.labels))
         if not each.any():
             raise ConfigError(
                 broken(
                     f"iid_per_class: some class has at least one sample for each of {pool.clients} clients",
-                    f"classes of {class_sizes(pool).max()} samples at most",
+                    f"classes of {count_classes(pool).max()} samples at most",
                     "Ask for fewer clients, or use iid",
                 )
             )

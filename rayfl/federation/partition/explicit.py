@@ -13,7 +13,7 @@ from rayfl.federation.views import UNUSED, Assignment, Ints, Pool
 
 
 @component
-class Explicit:
+class ExplicitOwners:
     """`client` of each sample of the pool, in its order; -1 leaves a sample unused.
 
     The file is Parquet, CSV, JSON or NPY. With a second column `index`, row i speaks of the sample
@@ -24,7 +24,7 @@ class Explicit:
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
         columns = read_columns(self.file, "client")
         client = columns["client"]
-        check_range(self.file, "client", client, UNUSED, pool.clients)
+        _check_range(self.file, "client", client, UNUSED, pool.clients)
         if "index" in columns:
             index = columns["index"]
             if len(index) != len(client):
@@ -34,7 +34,7 @@ class Explicit:
                         f"{len(index)} and {len(client)}",
                     )
                 )
-            return Assignment(placed(self.file, index, client, len(pool.labels)))
+            return Assignment(_place_owners(self.file, index, client, len(pool.labels)))
         if len(client) != len(pool.labels):
             raise DataError(
                 broken(
@@ -46,9 +46,9 @@ class Explicit:
         return Assignment(client)
 
 
-def placed(file: Path, index: Ints, client: Ints, samples: int) -> Ints:
+def _place_owners(file: Path, index: Ints, client: Ints, samples: int) -> Ints:
     """Owners of all samples from those that the file names."""
-    check_range(file, "index", index, 0, samples)
+    _check_range(file, "index", index, 0, samples)
     # the last of two rows would win silently
     named, times = np.unique(index, return_counts=True)
     if (times > 1).any():
@@ -58,7 +58,7 @@ def placed(file: Path, index: Ints, client: Ints, samples: int) -> Ints:
     return owner
 
 
-def check_range(file: Path, name: str, values: Ints, low: int, high: int) -> None:
+def _check_range(file: Path, name: str, values: Ints, low: int, high: int) -> None:
     """Refuse values outside [low, high), naming the first."""
     wrong = np.flatnonzero((values < low) | (values >= high))
     if len(wrong):

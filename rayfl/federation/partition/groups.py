@@ -15,7 +15,7 @@ from rayfl.federation.views import UNUSED, Assignment, Ints, Partition, Pool
 
 
 @component
-class Groups:
+class WholeGroups:
     """All samples of a group go to the same client.
 
     Without `over`, groups are shuffled and each goes to the client that is the smallest so far (the
@@ -40,13 +40,13 @@ class Groups:
                 )
             )
         if self.over is None:
-            return Assignment(to_the_smallest(np.bincount(member), pool.clients, rng)[member])
-        units = replace(pool, labels=majority(member, pool), groups=None)
+            return Assignment(give_to_smallest(np.bincount(member), pool.clients, rng)[member])
+        units = replace(pool, labels=find_majorities(member, pool), groups=None)
         dealt = self.over.assign(units, rng)
         return replace(dealt, owner=dealt.owner[member])
 
 
-def to_the_smallest(sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
+def give_to_smallest(sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
     """The client of each group: in random order, always the one with the fewest samples."""
     owner = np.full(len(sizes), UNUSED, np.int64)
     # sorted already, hence a heap; ties go to the lowest id, so the result depends on rng alone
@@ -58,7 +58,7 @@ def to_the_smallest(sizes: Ints, clients: int, rng: np.random.Generator) -> Ints
     return owner
 
 
-def majority(member: Ints, pool: Pool) -> Ints:
+def find_majorities(member: Ints, pool: Pool) -> Ints:
     """The most frequent class of each group; of equals, the lowest."""
     cells, counts = np.unique(member * pool.classes + pool.labels, return_counts=True)
     # the last writer of a group wins: its highest count, and of equals the lowest class

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rayfl.component import Count, component
-from rayfl.federation.partition.dealing import enough_samples, shuffled_by
+from rayfl.federation.partition.dealing import check_enough_samples, shuffle_by_key
 from rayfl.federation.views import UNUSED, Assignment, Pool
 
 
@@ -19,11 +19,11 @@ class Shards:
     per_client: Count = 2
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        enough_samples(pool, self.per_client)
+        check_enough_samples(pool, self.per_client)
         shards = pool.clients * self.per_client
         size = len(pool.labels) // shards
         owner = np.full(len(pool.labels), UNUSED, np.int64)
         # dealing whole shards keeps client ids and classes independent of each other
         dealt = rng.permutation(np.repeat(np.arange(pool.clients), self.per_client))
-        owner[shuffled_by(pool.labels, rng)[: shards * size]] = np.repeat(dealt, size)
+        owner[shuffle_by_key(pool.labels, rng)[: shards * size]] = np.repeat(dealt, size)
         return Assignment(owner)

@@ -20,26 +20,26 @@ Columns = Mapping[str, Any]
 def read_columns(path: Path, only: str) -> dict[str, Ints]:
     """Every column of the file that holds whole numbers; `only` names the column of a file that has
     just one."""
-    if path.suffix not in READERS:
+    if path.suffix not in _READERS:
         raise DataError(
-            broken(f"{path}: a table is one of {', '.join(READERS)}", path.suffix or "no suffix")
+            broken(f"{path}: a table is one of {', '.join(_READERS)}", path.suffix or "no suffix")
         )
     if not path.is_file():
         raise DataError(broken(f"{path}: the file exists", "nothing there", "Correct the path"))
     try:
-        columns = READERS[path.suffix](path, only)
+        columns = _READERS[path.suffix](path, only)
     except (ValueError, IndexError, OSError, csv.Error) as error:
         raise DataError(broken(f"{path}: a readable {path.suffix} table", error)) from error
     if only not in columns:
         raise DataError(broken(f"{path}: a column '{only}'", f"columns {sorted(columns)}"))
     return {
-        name: whole(path, name, values)
+        name: _to_whole_numbers(path, name, values)
         for name, values in columns.items()
         if name in {only, "index"}
     }
 
 
-def whole(path: Path, name: str, values: Any) -> Ints:
+def _to_whole_numbers(path: Path, name: str, values: Any) -> Ints:
     """The values as int64, or a refusal that names the first that is not whole."""
     try:
         # by way of floats, because a CSV holds text and a column with gaps holds nan
@@ -59,22 +59,22 @@ def whole(path: Path, name: str, values: Any) -> Ints:
     return numbers.astype(np.int64)
 
 
-def read_csv(path: Path, only: str) -> Columns:  # noqa: ARG001
+def _read_csv(path: Path, only: str) -> Columns:  # noqa: ARG001
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     return {name.strip(): [row[i] for row in rows] for i, name in enumerate(header)} if rows else {}
 
 
-def read_json(path: Path, only: str) -> Columns:
+def _read_json(path: Path, only: str) -> Columns:
     content = json.loads(path.read_text(encoding="utf-8"))
     return content if isinstance(content, dict) else {only: content}
 
 
-def read_npy(path: Path, only: str) -> Columns:
+def _read_npy(path: Path, only: str) -> Columns:
     return {only: np.load(path, allow_pickle=False)}
 
 
-def read_parquet(path: Path, only: str) -> Columns:
+def _read_parquet(path: Path, only: str) -> Columns:
     import pyarrow.parquet as pq
 
     names = pq.read_schema(path).names
@@ -84,9 +84,9 @@ def read_parquet(path: Path, only: str) -> Columns:
     }
 
 
-READERS: dict[str, Callable[[Path, str], Columns]] = {
-    ".parquet": read_parquet,
-    ".csv": read_csv,
-    ".json": read_json,
-    ".npy": read_npy,
+_READERS: dict[str, Callable[[Path, str], Columns]] = {
+    ".parquet": _read_parquet,
+    ".csv": _read_csv,
+    ".json": _read_json,
+    ".npy": _read_npy,
 }

@@ -7,10 +7,10 @@ from pydantic import field_validator
 
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken, nearest
-from rayfl.federation.partition.dealing import dealt, enough_samples
+from rayfl.federation.partition.dealing import check_enough_samples, deal_in_turn
 from rayfl.federation.views import UNUSED, Assignment, Ints, Pool
 
-PRESETS: dict[str, tuple[tuple[int, ...], ...]] = {
+_PRESETS: dict[str, tuple[tuple[int, ...], ...]] = {
     "cifar10-2": ((0, 1, 8, 9), (2, 3, 4, 5, 6, 7)),
     "cifar10-3": ((0, 1, 8), (9, 2, 3), (4, 5, 6, 7)),
     "cifar10-5": ((0, 1), (8, 9), (2, 3), (4, 5), (6, 7)),
@@ -37,12 +37,12 @@ class Tasks:
     def _disjoint(
         cls, tasks: str | tuple[tuple[int, ...], ...]
     ) -> str | tuple[tuple[int, ...], ...]:
-        check_disjoint(preset(tasks))
+        _check_disjoint(_look_up_tasks(tasks))
         return tasks
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        tasks = preset(self.tasks)
-        check_fit(tasks, pool)
+        tasks = _look_up_tasks(self.tasks)
+        _check_fit(tasks, pool)
         owner = np.full(len(pool.labels), UNUSED, np.int64)
         aside: list[Ints] = []
         teams = np.array_split(np.arange(pool.clients), len(tasks))
@@ -51,30 +51,30 @@ class Tasks:
             # the small addend keeps floor(.29 * 100) at 29
             kept_back = int(self.impurity * len(samples) + 1e-9)
             own = samples[kept_back:]
-            owner[own] = team[dealt(len(team), len(own))]
+            owner[own] = team[deal_in_turn(len(team), len(own))]
             # impurity leaves its task first and may come back to it: that is how the paper deals it
             aside.append(samples[:kept_back])
         impure = rng.permutation(np.concatenate(aside))
-        owner[impure] = dealt(pool.clients, len(impure))
+        owner[impure] = deal_in_turn(pool.clients, len(impure))
         return Assignment(
             owner, tuple(task for task, team in zip(tasks, teams, strict=True) for _ in team)
         )
 
 
-def preset(tasks: str | tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+def _look_up_tasks(tasks: str | tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
     """The lists of classes behind a name."""
     if not isinstance(tasks, str):
         return tasks
-    if tasks not in PRESETS:
+    if tasks not in _PRESETS:
         raise ValueError(
             broken(
-                f"tasks is one of {', '.join(PRESETS)}, or lists", tasks, nearest(tasks, PRESETS)
+                f"tasks is one of {', '.join(_PRESETS)}, or lists", tasks, nearest(tasks, _PRESETS)
             )
         )
-    return PRESETS[tasks]
+    return _PRESETS[tasks]
 
 
-def check_disjoint(tasks: tuple[tuple[int, ...], ...]) -> None:
+def _check_disjoint(tasks: tuple[tuple[int, ...], ...]) -> None:
     every = [c for task in tasks for c in task]
     if not tasks or not all(tasks) or len(set(every)) < len(every):
         raise ValueError(
@@ -82,8 +82,8 @@ def check_disjoint(tasks: tuple[tuple[int, ...], ...]) -> None:
         )
 
 
-def check_fit(tasks: tuple[tuple[int, ...], ...], pool: Pool) -> None:
-    enough_samples(pool, 1)
+def _check_fit(tasks: tuple[tuple[int, ...], ...], pool: Pool) -> None:
+    check_enough_samples(pool, 1)
     highest, lowest = max(map(max, tasks)), min(map(min, tasks))
     if lowest < 0 or highest >= pool.classes:
         wrong = lowest if lowest < 0 else highest

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rayfl.errors import DataError
 from rayfl.federation.datasets import DATASETS
-from rayfl.federation.datasets.medmnist import FACTS, Facts, MedMnist
+from rayfl.federation.datasets.medmnist import FACTS, MedMnist, ReleaseFacts
 
 SETS = sorted(FACTS)
 
@@ -35,7 +35,7 @@ def save(file: Path, side: int, channels: int, labels: int = 1, **others: Any) -
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """All sets with four and two images."""
     for name, facts in FACTS.items():
-        monkeypatch.setitem(FACTS, name, Facts(((4, 2),), facts.names))
+        monkeypatch.setitem(FACTS, name, ReleaseFacts(((4, 2),), facts.names))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -90,9 +90,13 @@ def test_either_release_of_the_organs_will_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path / "medmnist" / "organamnist.npz", 28, 1)
-    monkeypatch.setitem(FACTS, "organamnist", Facts(((5, 2), (4, 2)), FACTS["organamnist"].names))
+    monkeypatch.setitem(
+        FACTS, "organamnist", ReleaseFacts(((5, 2), (4, 2)), FACTS["organamnist"].names)
+    )
     assert len(DATASETS.build("organamnist").load(tmp_path).train) == 4
-    monkeypatch.setitem(FACTS, "organamnist", Facts(((5, 2), (6, 2)), FACTS["organamnist"].names))
+    monkeypatch.setitem(
+        FACTS, "organamnist", ReleaseFacts(((5, 2), (6, 2)), FACTS["organamnist"].names)
+    )
     with pytest.raises(DataError, match="has 5 images; got 4"):
         DATASETS.build("organamnist").load(tmp_path)
 
