@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.federation.arrays import Floats
 from rayfl.federation.dataset import Dataset, Images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
 _PICTURES = 10
 _ROWS = 25
 _CHUNK_VALUES = 1 << 22

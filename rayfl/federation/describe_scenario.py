@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayfl.federation.arrays import Floats, Ints
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
-from rayfl.federation.views import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

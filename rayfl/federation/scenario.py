@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, DataError, broken
+from rayfl.federation.arrays import Floats, Ints
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import data_root
 from rayfl.federation.scenario_store import (
@@ -30,7 +31,7 @@ from rayfl.federation.scenario_store import (
     write_artefact,
 )
 from rayfl.federation.split import Role, cap_rows, split_training_set
-from rayfl.federation.views import Assignment, Floats, Ints, Noise, Pool, Truth
+from rayfl.federation.views import Assignment, Noise, Pool, Truth
 
 if TYPE_CHECKING:
     from typing_extensions import Self

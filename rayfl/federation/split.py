@@ -20,7 +20,7 @@ from pydantic import BeforeValidator
 from rayfl.component import Count, Fraction, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation import views
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Ints
 
 
 class Role(IntEnum):

@@ -10,8 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from rayfl.federation.arrays import Floats, Ints
 
 UNUSED = -1
 """The owner of a sample that a partition gives to nobody."""

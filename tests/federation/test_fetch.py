@@ -386,7 +386,10 @@ def test_a_useless_download_is_not_kept(tmp_path: Path, server: Server) -> None:
 
 
 def test_no_source_at_all_says_what_to_do(tmp_path: Path) -> None:
-    message = r"none for mura\. Stanford.* register; put the folder MURA-v1\.1 .* into .*mura, or name an archive"
+    message = (
+        r"none for mura\. Stanford.* register; put the folder MURA-v1\.1 .* into .*mura, "
+        "or name an archive"
+    )
     with pytest.raises(DataError, match=message):
         get(tmp_path, part=Mura())
 

@@ -14,7 +14,8 @@ import pytest
 
 from rayfl.component import component
 from rayfl.errors import ConfigError, DataError, StorageError
-from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.arrays import Ints
+from rayfl.federation.dataset import Images
 from rayfl.federation.plan import FederationPlan
 from rayfl.federation.scenario import (
     STREAMS,
@@ -25,24 +26,8 @@ from rayfl.federation.scenario import (
     open_stream,
 )
 from rayfl.federation.split import Role
-from rayfl.federation.views import Assignment, Corruption, Ints, Pool, Truth
-
-SYMMETRIC = {"name": "symmetric", "rate": 0.4}
-SERVER = {"public": 0.1, "validation": {"per_class": 5}, "labelled": {"per_class": 10}}
-
-
-@component
-class Toy:
-    """Balanced classes in random order; the pixel is the label, so that a noise model can be seen
-    to look at it."""
-
-    samples: int = 1000
-    classes: int = 10
-
-    def load(self, root: Path) -> Dataset:
-        y = np.random.default_rng(0).permutation(np.arange(self.samples) % self.classes)
-        images = Images(y.astype(np.uint8).reshape(-1, 1, 1, 1), y)
-        return Dataset("toy", images, images, tuple(f"c{i}" for i in range(self.classes)))
+from rayfl.federation.views import Assignment, Corruption, Pool, Truth
+from tests.federation.toys import SERVER, SYMMETRIC, Toy
 
 
 @component
@@ -347,7 +332,7 @@ def not_json(directory: Path) -> None:
         (flip_a_label, r"must hash to [0-9a-f]{64}; got [0-9a-f]{64}"),
         (
             drop_a_column,
-            r"samples\.parquet must have the columns index, owner, given, true; got index, given, true",
+            r"samples\.parquet must have the columns index, owner, given, true; got index, given",
         ),
         (drop_a_file, r"clients\.parquet must be a readable Parquet file"),
         (header_with(seed=1), "must hash to"),

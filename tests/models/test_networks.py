@@ -215,9 +215,10 @@ def test_widths_of_cnn4_are_free() -> None:
 def test_the_stem_for_small_images_keeps_their_resolution() -> None:
     small, large = (made({"name": "resnet10", "stem": stem}) for stem in ("cifar", "imagenet"))
     x = torch.zeros(1, 3, 32, 32)
-    sides = [
-        net.trunk.layer1(net.trunk.maxpool(net.trunk.conv1(x))).shape[-1] for net in (small, large)
-    ]  # type: ignore[operator]
+    sides = []
+    for trunk in (small.trunk, large.trunk):
+        stem = trunk.maxpool(trunk.conv1(x))  # type: ignore[operator]
+        sides.append(trunk.layer1(stem).shape[-1])  # type: ignore[operator]
     assert sides == [32, 8]
 
 

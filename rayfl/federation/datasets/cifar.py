@@ -12,13 +12,12 @@ import numpy as np
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.cifar_names import CIFAR10, CIFAR100
 from rayfl.federation.datasets.files import (
     Expected,
-    Ints,
     OnDisk,
-    Pixels,
     damaged_file,
     find_file,
     require_file,

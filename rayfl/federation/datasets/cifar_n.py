@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.errors import ConfigError, DataError, broken, nearest
-from rayfl.federation.datasets.files import Ints
+from rayfl.federation.arrays import Ints
 
 _COLUMNS = {
     "worse": "worse_label",

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.dataset import Dataset, Images
 
-Ints = NDArray[np.int64]
-Pixels = NDArray[np.uint8]
 Expected = int | tuple[int, ...]
 """How many images a part must have: in all, or class by class."""
 

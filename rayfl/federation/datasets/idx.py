@@ -11,11 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from rayfl.component import component
+from rayfl.federation.arrays import Pixels
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.files import (
     Expected,
     OnDisk,
-    Pixels,
     damaged_file,
     require_file,
     verify_dataset,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayfl.errors import DataError, broken
-from rayfl.federation.datasets.files import Pixels, damaged_file
+from rayfl.federation.arrays import Pixels
+from rayfl.federation.datasets.files import damaged_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image

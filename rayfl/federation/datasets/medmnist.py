@@ -13,15 +13,9 @@ from numpy.typing import NDArray
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import (
-    Ints,
-    OnDisk,
-    Pixels,
-    damaged_file,
-    find_file,
-    verify_dataset,
-)
+from rayfl.federation.datasets.files import OnDisk, damaged_file, find_file, verify_dataset
 
 SetName = Literal[
     "pathmnist",

@@ -14,15 +14,9 @@ from pydantic import Field
 
 from rayfl.component import Count, Natural, component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import (
-    Ints,
-    OnDisk,
-    Pixels,
-    check_label_range,
-    damaged_file,
-    split_off_test,
-)
+from rayfl.federation.datasets.files import OnDisk, check_label_range, damaged_file, split_off_test
 from rayfl.federation.datasets.images import decode_images
 
 ClassNames = tuple[str, ...]

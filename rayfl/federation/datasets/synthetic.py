@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from rayfl.component import Count, Natural, NonNegative, component
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Ints, Pixels, hold_out
+from rayfl.federation.datasets.files import hold_out
 
 _DIGITS_TEST = 360
 # Part of the dataset: another seed would be another test set, and no longer comparable.

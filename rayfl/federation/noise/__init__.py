@@ -8,7 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from rayfl.component import Registry
-from rayfl.federation.views import Floats, Noise
+from rayfl.federation.arrays import Floats
+from rayfl.federation.views import Noise
 
 
 class Rates(Protocol):

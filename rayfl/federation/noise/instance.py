@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from rayfl.component import Positive, component
+from rayfl.federation.arrays import Floats, Ints
 from rayfl.federation.noise.rates import Rate
-from rayfl.federation.views import Corruption, Floats, Ints, Truth
+from rayfl.federation.views import Corruption, Truth
 
 _CHUNK = 4096
 

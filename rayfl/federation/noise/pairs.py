@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Ints
 
 PairRule = Literal["next", "previous", "superclass_ring", "cifar10-fedds", "cifar10-fedcr"]
 

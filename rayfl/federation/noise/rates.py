@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from rayfl.component import Fraction, component, slot
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Floats
 from rayfl.federation.noise import RATES, Rates
-from rayfl.federation.views import Floats
 
 
 def _expand_rate(spec: Any) -> Any:

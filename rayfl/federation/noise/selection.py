@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rayfl.federation.arrays import Bools, Floats, Ints
 from rayfl.federation.partition.dealing import shuffle_by_key
-from rayfl.federation.views import Floats, Ints, Truth
+from rayfl.federation.views import Truth
 
-Bools = NDArray[np.bool_]
 Counting = Literal["exact", "per_class", "per_class_floor", "bernoulli"]
 """How a rate r becomes a choice of samples: `exact` is floor(r n) of a client's n samples,
 `per_class` is round(r n_c) and `per_class_floor` is floor(r n_c) of its n_c samples of each class,

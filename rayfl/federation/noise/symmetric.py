@@ -8,9 +8,10 @@ import numpy as np
 
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.noise.rates import Rate, RhoTau
 from rayfl.federation.noise.selection import Counting, choose_samples, draw_class
-from rayfl.federation.views import Corruption, Ints, Truth
+from rayfl.federation.views import Corruption, Truth
 
 
 @component

@@ -8,10 +8,11 @@ import numpy as np
 
 from rayfl.component import component
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Bools, Floats, Ints
 from rayfl.federation.noise.rates import Constant, Rate
-from rayfl.federation.noise.selection import Bools, draw_class, draw_quota, mark_first, round_down
+from rayfl.federation.noise.selection import draw_class, draw_quota, mark_first, round_down
 from rayfl.federation.partition.dealing import shuffle_by_key
-from rayfl.federation.views import Corruption, Floats, Ints, Truth
+from rayfl.federation.views import Corruption, Truth
 
 
 @component

@@ -8,7 +8,8 @@ import numpy as np
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
-from rayfl.federation.views import Corruption, Floats, Truth
+from rayfl.federation.arrays import Floats
+from rayfl.federation.views import Corruption, Truth
 
 
 @component

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from rayfl.component import Natural, Positive, component
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.partition.dealing import MOST_DRAWS, count_classes, deal_counts, redraw_until
-from rayfl.federation.views import Assignment, Ints, Pool
+from rayfl.federation.views import Assignment, Pool
 
 
 @component

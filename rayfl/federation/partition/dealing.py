@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.views import UNUSED, Floats, Ints, Pool
+from rayfl.federation.arrays import Floats, Ints
+from rayfl.federation.views import UNUSED, Pool
 
 MOST_DRAWS = 1000
 _MOST_CELLS = 20_000_000

@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from rayfl.component import Natural, Positive, component
+from rayfl.federation.arrays import Floats, Ints
 from rayfl.federation.partition.dealing import (
     count_classes,
     cut_by_shares,
     deal_counts,
     redraw_until,
 )
-from rayfl.federation.views import Assignment, Floats, Ints, Pool
+from rayfl.federation.views import Assignment, Pool
 
 
 @component

@@ -8,8 +8,9 @@ import numpy as np
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.partition.table import read_columns
-from rayfl.federation.views import UNUSED, Assignment, Ints, Pool
+from rayfl.federation.views import UNUSED, Assignment, Pool
 
 
 @component

@@ -10,8 +10,9 @@ import numpy as np
 
 from rayfl.component import component, slot
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.partition import PARTITIONS
-from rayfl.federation.views import UNUSED, Assignment, Ints, Partition, Pool
+from rayfl.federation.views import UNUSED, Assignment, Partition, Pool
 
 
 @component

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rayfl.errors import DataError, broken
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Ints
 
 Columns = Mapping[str, Any]
 

