@@ -14,6 +14,8 @@ from rayfl.errors import DataError, broken
 
 _Member = tuple[str, Callable[[], IO[bytes] | None]]
 _TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_COPY_BYTES = 1 << 20
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
 
 
 def is_archive(file: Path) -> bool:
@@ -23,22 +25,19 @@ def is_archive(file: Path) -> bool:
 
 def unpack_archive(archive: Path, into: Path) -> None:
     """Write the files of a tar or zip archive below `into`, with plain permissions."""
+    is_zip = archive.name.lower().endswith(".zip")
+    open_members = _open_zip_members if is_zip else _open_tar_members
     try:
-        for name, opened in (
-            _open_zip_members(archive)
-            if archive.name.lower().endswith(".zip")
-            else _open_tar_members(archive)
-        ):
+        for name, open_member in open_members(archive):
             target = _resolve_inside(archive, into, name)
-            stream = opened()
+            stream = open_member()
             if stream is not None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with stream, target.open("wb") as out:
-                    shutil.copyfileobj(stream, out, 1 << 20)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError) as error:
-        raise DataError(
-            broken(f"{archive} must be a whole archive", error, "Fetch it again")
-        ) from error
+                    shutil.copyfileobj(stream, out, _COPY_BYTES)
+    except _DAMAGED as error:
+        rule = f"{archive} must be a whole archive"
+        raise DataError(broken(rule, error, "Fetch it again")) from error
 
 
 def _resolve_inside(archive: Path, into: Path, name: str) -> Path:
@@ -46,9 +45,8 @@ def _resolve_inside(archive: Path, into: Path, name: str) -> Path:
     # Resolved, so that `..`, absolute names and links are all caught by one comparison.
     target = (into / name).resolve()
     if not target.is_relative_to(into.resolve()):
-        raise DataError(
-            broken(f"the files of {archive} stay inside it", name, "Do not trust this archive")
-        )
+        rule = f"the files of {archive} stay inside it"
+        raise DataError(broken(rule, name, "Do not trust this archive"))
     return target
 
 
@@ -60,9 +58,8 @@ def _open_tar_members(archive: Path) -> Iterator[_Member]:
             # A link could point outside and be written through by the next member.
             elif not member.isdir():
                 rule = f"{archive} holds files and folders only"
-                raise DataError(
-                    broken(rule, f"{member.name}, a link or a device", "Do not trust this archive")
-                )
+                found = f"{member.name}, a link or a device"
+                raise DataError(broken(rule, found, "Do not trust this archive"))
 
 
 def _open_zip_members(archive: Path) -> Iterator[_Member]:

@@ -200,9 +200,10 @@ def test_any_change_changes_the_hash(name: str) -> None:
         "seed": 9,
         "classes": ("other", *scenario.classes[1:]),
         "tasks": ((0,),) * 10,
+        "nominal": scenario.nominal / 2,
         "dataset": dataclasses.replace(scenario.dataset, sha256="0"),
     }
-    if isinstance(value, np.ndarray):
+    if name not in changed:
         changed[name] = value.copy()
         changed[name][0] = value[0] + (-1 if value[0] > 0 else 1)
     assert dataclasses.replace(scenario, **{name: changed[name]}).sha256 != scenario.sha256
