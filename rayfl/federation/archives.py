@@ -40,7 +40,11 @@ def unpack_archive(archive: Path, into: Path) -> None:
         raise DataError(broken(rule, error, "Fetch it again")) from error
 
 
-def _resolve_inside(archive: Path, into: Path, name: str) -> Path:
+def _resolve_inside(
+    archive: Path,
+    into: Path,
+    name: str,
+) -> Path:
     """The place of a member, which may not lie elsewhere."""
     # Resolved, so that `..`, absolute names and links are all caught by one comparison.
     target = (into / name).resolve()

@@ -77,7 +77,11 @@ class Loader(Protocol):
         ...
 
 
-def _check_images(where: str, images: Images, classes: int) -> None:
+def _check_images(
+    where: str,
+    images: Images,
+    classes: int,
+) -> None:
     """Refuse wrong types, unequal lengths and labels outside the classes, by name."""
     x, y = images.x, images.y
     if x.dtype != np.uint8 or x.ndim != 4:

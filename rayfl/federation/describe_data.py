@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,15 @@ def summarize_images(images: Images, classes: int) -> PartSummary:
     classes
         How many classes the dataset has, those without an image here included.
     """
-    counts = np.bincount(images.y, minlength=classes)
     mean, std = measure_channels(images.x)
-    groups = None if images.groups is None else len(np.unique(images.groups))
-    return PartSummary(len(images), counts, mean, std, groups)
+    groups = images.groups
+    return PartSummary(
+        size=len(images),
+        counts=np.bincount(images.y, minlength=classes),
+        mean=mean,
+        std=std,
+        groups=None if groups is None else len(np.unique(groups)),
+    )
 
 
 def measure_channels(x: Pixels) -> tuple[Floats, Floats]:
@@ -52,20 +58,21 @@ def measure_channels(x: Pixels) -> tuple[Floats, Floats]:
     values."""
     channels = x.shape[3]
     counts = np.zeros((channels, 256), dtype=np.int64)
-    values_per_image = int(np.prod(x.shape[1:]))
-    step = max(1, _CHUNK_VALUES // max(1, values_per_image))
+    values_per_image = max(1, math.prod(x.shape[1:]))
+    step = max(1, _CHUNK_VALUES // values_per_image)
     for start in range(0, len(x), step):
-        piece = x[start : start + step].reshape(-1, channels)
-        for channel in range(channels):
-            counts[channel] += np.bincount(piece[:, channel], minlength=256)
+        piece = x[start : start + step]
+        columns = piece.reshape(-1, channels).T
+        for channel, values in enumerate(columns):
+            counts[channel] += np.bincount(values, minlength=256)
     # Only 256 values occur, so their counts say all, and no float copy of the images is needed.
-    values = np.arange(256) / _WHITE
-    total = np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    share = counts / total
-    mean = share @ values
+    levels = np.arange(256) / _WHITE
+    total = counts.sum(axis=1, keepdims=True)
+    share = counts / np.maximum(total, 1)
+    mean = share @ levels
     # Rounding can carry the variance of a constant channel below zero.
-    variance = np.maximum(share @ values**2 - mean**2, 0)
-    return mean, np.sqrt(variance)
+    variance = share @ levels**2 - mean**2
+    return mean, np.sqrt(np.maximum(variance, 0))
 
 
 def description(dataset: Dataset) -> str:
@@ -75,15 +82,15 @@ def description(dataset: Dataset) -> str:
         "train": summarize_images(dataset.train, classes),
         "test": summarize_images(dataset.test, classes),
     }
-    height, width, channels = dataset.shape
+    shape = " x ".join(map(str, dataset.shape))
     sizes = " and ".join(f"{part.size:,} {name}" for name, part in parts.items())
-    shape = f"{height} x {width} x {channels}"
     lines = [
         f"{dataset.name}: {classes} classes, images {shape}, {sizes}",
         f"sha256 {dataset.sha256}",
     ]
     for name, part in parts.items():
-        mean, std = _format_numbers(part.mean), _format_numbers(part.std)
+        mean = _format_numbers(part.mean)
+        std = _format_numbers(part.std)
         lines.append(f"{name} mean {mean} std {std}")
         if part.groups is not None:
             lines.append(f"{name} groups {part.groups:,}")
@@ -121,21 +128,27 @@ def contact_sheet(dataset: Dataset) -> Figure:
     figure = Figure(figsize=inches, dpi=120, layout="constrained")
     figure.suptitle(f"{dataset.name}: training images by class", fontsize=10)
     columns = figure.subplots(1, blocks, squeeze=False)[0]
-    for block, axes in enumerate(columns):
-        first = block * rows
-        shown = range(first, min(first + rows, classes))
-        _draw_block(axes, dataset, shown)
+    first = 0
+    for axes in columns:
+        last = min(first + rows, classes)
+        _draw_block(axes, dataset, range(first, last))
+        first = last
     return figure
 
 
-def _draw_block(axes: Axes, dataset: Dataset, shown: range) -> None:
+def _draw_block(
+    axes: Axes,
+    dataset: Dataset,
+    shown: range,
+) -> None:
     """One column of rows: the images of some classes with their names."""
     sheet = paint_montage(dataset.train, shown)
     axes.imshow(sheet, interpolation="nearest", aspect="equal")
     height = dataset.shape[0]
     step = height + _find_gap(height)
-    middles = [step * row + (height - 1) / 2 for row in range(len(shown))]
-    axes.set_yticks(middles, [dataset.classes[c] for c in shown])
+    middles = np.arange(len(shown)) * step + (height - 1) / 2
+    names = dataset.classes[shown.start : shown.stop]
+    axes.set_yticks(middles, names)
     axes.set_xticks([])
     axes.tick_params(length=0, labelsize=9)
     axes.set_frame_on(False)
@@ -150,7 +163,8 @@ def paint_montage(images: Images, classes: range) -> Pixels:
     """One picture of the first `images` of some `classes`; where a class has too few, white."""
     height, width, channels = images.x.shape[1:]
     gap = _find_gap(height)
-    cells = (len(classes), _PICTURES, height + gap, width + gap, 3)
+    rows = len(classes)
+    cells = (rows, _PICTURES, height + gap, width + gap, 3)
     canvas = np.full(cells, _WHITE, dtype=np.uint8)
     for row, c in enumerate(classes):
         members = np.flatnonzero(images.y == c)[:_PICTURES]
@@ -161,5 +175,5 @@ def paint_montage(images: Images, classes: range) -> Pixels:
         canvas[row, : len(members), :height, :width] = coloured
     # From (row, column, y, x) to the y of all rows by the x of all columns.
     upright = canvas.transpose(0, 2, 1, 3, 4)
-    sheet: Pixels = upright.reshape(len(classes) * (height + gap), -1, 3)
+    sheet: Pixels = upright.reshape(rows * (height + gap), -1, 3)
     return sheet

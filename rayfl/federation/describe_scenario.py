@@ -130,7 +130,11 @@ def format_plain_text(facts: _Facts, rows: _Rows) -> str:
     return "\n".join(lines)
 
 
-def draw_tables(console: Console, facts: _Facts, rows: _Rows) -> None:
+def draw_tables(
+    console: Console,
+    facts: _Facts,
+    rows: _Rows,
+) -> None:
     """The same `facts` and `rows` on a terminal."""
     from rich.table import Table
 
@@ -262,7 +266,11 @@ def _draw_heat_map(
         )
 
 
-def _name_classes(axes: Axes, classes: Sequence[str], side: str) -> None:
+def _name_classes(
+    axes: Axes,
+    classes: Sequence[str],
+    side: str,
+) -> None:
     """Class names as tick labels, or numbers where the names would run into each other."""
     if len(classes) > _MOST_NAMED_CLASSES:
         return

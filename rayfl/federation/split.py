@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Annotated
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import BeforeValidator
 
 from rayfl.component import Count, Fraction, component
@@ -127,7 +128,7 @@ def split_training_set(
     labels: Ints,
     classes: Sequence[str],
     plan: SplitPlan,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> TrainingSplit:
     """Cut a training set as planned.
 
@@ -166,7 +167,7 @@ def cap_rows(
     labels: Ints,
     classes: Sequence[str],
     cap: Cap | None,
-    rng: np.random.Generator,
+    rng: Generator,
     where: str,
 ) -> Ints:
     """The sorted rows that a cap leaves.
@@ -219,7 +220,11 @@ def _count_wanted(
     return counts
 
 
-def _shuffle_places(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints:
+def _shuffle_places(
+    labels: Ints,
+    sizes: Ints,
+    rng: Generator,
+) -> Ints:
     """Shuffle every class: the place (0 .. size-1) of each sample among its own class."""
     samples = len(labels)
     shuffled = rng.permutation(samples)

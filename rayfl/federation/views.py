@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
+from numpy.random import Generator
 
 from rayfl.federation.arrays import Floats, Ints, Pixels
 
@@ -43,7 +43,7 @@ class Assignment:
 class Partition(Protocol):
     """Deals a pool out to clients."""
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
         """Say who owns each sample.
 
         Parameters
@@ -85,7 +85,7 @@ class Corruption:
 class Noise(Protocol):
     """Turns true labels into given ones."""
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
         """Say which label every sample is given.
 
         Parameters

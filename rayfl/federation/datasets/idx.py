@@ -40,21 +40,16 @@ class Mnist(OnDisk):
 
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
-        train, test = self.part(folder, "train"), self.part(folder, "t10k")
+        train = self._read_part(folder, "train")
+        test = self._read_part(folder, "t10k")
         return verify_dataset(self, folder, train, test, self.classes, self.expected)
 
-    def part(self, folder: Path, prefix: str) -> Images:
-        pictures = read_idx(
-            require_file(self, folder, *_list_spellings(f"{prefix}-images", "idx3-ubyte")),
-            3,
-            self.folder,
-        )
-        labels = read_idx(
-            require_file(self, folder, *_list_spellings(f"{prefix}-labels", "idx1-ubyte")),
-            1,
-            self.folder,
-        )
-        return Images(pictures[..., None], labels.astype(np.int64))
+    def _read_part(self, folder: Path, prefix: str) -> Images:
+        images = require_file(self, folder, *_list_spellings(f"{prefix}-images", "idx3-ubyte"))
+        pixels = read_idx(images, 3, self.folder)
+        listing = require_file(self, folder, *_list_spellings(f"{prefix}-labels", "idx1-ubyte"))
+        labels = read_idx(listing, 1, self.folder)
+        return Images(pixels[..., None], labels.astype(np.int64))
 
 
 @component
@@ -79,22 +74,34 @@ class FashionMnist(Mnist):
 
 def _list_spellings(stem: str, kind: str) -> tuple[str, ...]:
     """The names under which an IDX file goes around."""
-    return tuple(f"{stem}{dot}{kind}{gz}" for dot in "-." for gz in ("", ".gz"))
+    plain = (f"{stem}-{kind}", f"{stem}.{kind}")
+    return tuple(name + suffix for name in plain for suffix in ("", ".gz"))
 
 
-def read_idx(file: Path, dimensions: int, dataset: str = "") -> Pixels:
-    """The array of unsigned bytes in an IDX file of so many dimensions."""
+def read_idx(
+    file: Path,
+    dimensions: int,
+    dataset: str = "",
+) -> Pixels:
+    """The array of unsigned bytes in an IDX file.
+
+    Parameters
+    ----------
+    file
+        Raw, or with the suffix `.gz`.
+    dimensions
+        How many the array must have.
+    dataset
+        The name under which `rayfl data get` fetches a damaged file again.
+    """
     content = _read_bytes(file, dataset)
     magic = bytes((0, 0, _UNSIGNED_BYTES, dimensions))
     header = 4 + 4 * dimensions
     if content[:4] != magic or len(content) < header:
-        raise damaged_file(
-            file,
-            f"IDX of {dimensions} dimensions (first bytes {magic.hex()})",
-            content[:4].hex(),
-            dataset,
-        )
-    shape = tuple(int(n) for n in np.frombuffer(content[4:header], dtype=">u4"))
+        rule = f"IDX of {dimensions} dimensions (first bytes {magic.hex()})"
+        raise damaged_file(file, rule, content[:4].hex(), dataset)
+    sizes = np.frombuffer(content[4:header], dtype=">u4")
+    shape = tuple(map(int, sizes))
     # Counted in 64 bits: a damaged header may claim more than 2^31 pixels.
     due = header + int(np.prod(shape, dtype=np.int64))
     if len(content) != due:

@@ -17,6 +17,16 @@ from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.files import OnDisk, damaged_file, find_file, verify_dataset
 
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    ValueError,
+    TypeError,
+    OSError,
+)
+
 SetName = Literal[
     "pathmnist",
     "chestmnist",
@@ -40,18 +50,21 @@ class ReleaseFacts(NamedTuple):
     names: str
 
 
-_ORGANS = "bladder|femur, left|femur, right|heart|kidney, left|kidney, right|liver|lung, left|lung, right|pancreas|spleen"
+_ORGANS = (
+    "bladder|femur, left|femur, right|heart|kidney, left|kidney, right|liver|lung, left"
+    "|lung, right|pancreas|spleen"
+)
 FACTS: dict[str, ReleaseFacts] = {
     "pathmnist": ReleaseFacts(
         ((89996, 7180),),
-        "adipose|background|debris|lymphocytes|mucus|smooth muscle|normal colon mucosa|cancer-associated stroma"
-        "|colorectal adenocarcinoma epithelium",
+        "adipose|background|debris|lymphocytes|mucus|smooth muscle|normal colon mucosa"
+        "|cancer-associated stroma|colorectal adenocarcinoma epithelium",
     ),
     "chestmnist": ReleaseFacts(((78468, 22433),), "no finding|some finding"),
     "dermamnist": ReleaseFacts(
         ((7007, 2005),),
-        "actinic keratosis|basal cell carcinoma|benign keratosis|dermatofibroma|melanoma|melanocytic nevus"
-        "|vascular lesion",
+        "actinic keratosis|basal cell carcinoma|benign keratosis|dermatofibroma|melanoma"
+        "|melanocytic nevus|vascular lesion",
     ),
     "octmnist": ReleaseFacts(
         ((97477, 1000),), "choroidal neovascularization|diabetic macular edema|drusen|normal"
@@ -61,12 +74,13 @@ FACTS: dict[str, ReleaseFacts] = {
     "breastmnist": ReleaseFacts(((546, 156),), "malignant|normal or benign"),
     "bloodmnist": ReleaseFacts(
         ((11959, 3421),),
-        "basophil|eosinophil|erythroblast|immature granulocyte|lymphocyte|monocyte|neutrophil|platelet",
+        "basophil|eosinophil|erythroblast|immature granulocyte|lymphocyte|monocyte|neutrophil"
+        "|platelet",
     ),
     "tissuemnist": ReleaseFacts(
         ((165466, 47280),),
-        "collecting duct, connecting tubule|distal convoluted tubule|glomerular endothelium|interstitial endothelium"
-        "|leukocyte|podocyte|proximal tubule|thick ascending limb",
+        "collecting duct, connecting tubule|distal convoluted tubule|glomerular endothelium"
+        "|interstitial endothelium|leukocyte|podocyte|proximal tubule|thick ascending limb",
     ),
     # The third release of the organs dropped a few duplicates.
     "organamnist": ReleaseFacts(((34561, 17778), (34581, 17778)), _ORGANS),
@@ -87,30 +101,28 @@ class MedMnist(OnDisk):
 
     @property
     def file(self) -> str:
-        return f"{self.dataset}.npz" if self.size == 28 else f"{self.dataset}_{self.size}.npz"
+        """The publisher's name of the file."""
+        size = "" if self.size == 28 else f"_{self.size}"
+        return f"{self.dataset}{size}.npz"
 
     @property
     def remedy(self) -> str:
-        return f"Run `rayfl data get {self.dataset} size={self.size}`, or say where the file is with `path`"
+        command = f"rayfl data get {self.dataset} size={self.size}"
+        return f"Run `{command}`, or say where the file is with `path`"
 
     def load(self, root: Path) -> Dataset:
         place = self.where(root)
         file = place if place.is_file() else find_file(place, self.file)
         if file is None:
-            raise DataError(
-                broken(
-                    f"{self.dataset} needs the file {place / self.file}",
-                    "no such file",
-                    self.remedy,
-                )
-            )
+            rule = f"{self.dataset} needs the file {place / self.file}"
+            raise DataError(broken(rule, "no such file", self.remedy))
         train, test = _read_npz(file, self.size)
         facts = FACTS[self.dataset]
+        found = (len(train), len(test))
         # If no release fits, the newest one is what the error names.
-        sizes = next(
-            (pair for pair in facts.sizes if pair == (len(train), len(test))), facts.sizes[0]
-        )
-        dataset = verify_dataset(self, file, train, test, tuple(facts.names.split("|")), sizes)
+        sizes = found if found in facts.sizes else facts.sizes[0]
+        classes = tuple(facts.names.split("|"))
+        dataset = verify_dataset(self, file, train, test, classes, sizes)
         return Dataset(self.dataset, dataset.train, dataset.test, dataset.classes)
 
 
@@ -119,37 +131,42 @@ def _read_npz(file: Path, side: int) -> tuple[Images, Images]:
     try:
         # Opened here, because numpy leaves a damaged file open.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return _read_part(arrays, "train", side), _read_part(arrays, "test", side)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        KeyError,
-        ValueError,
-        TypeError,
-        OSError,
-    ) as error:
+            train = _read_part(arrays, "train", side)
+            test = _read_part(arrays, "test", side)
+    except _DAMAGED as error:
         raise damaged_file(file, "a whole .npz of MedMNIST", error) from error
+    return train, test
 
 
-def _read_part(arrays: np.lib.npyio.NpzFile, name: str, side: int) -> Images:
+def _read_part(
+    arrays: np.lib.npyio.NpzFile,
+    name: str,
+    side: int,
+) -> Images:
     pixels: Pixels = arrays[f"{name}_images"]
     if pixels.shape[1:3] != (side, side):
         raise ValueError(f"images of {pixels.shape[1:]} where {side}x{side} were asked for")
-    return Images(
-        pixels if pixels.ndim == 4 else pixels[..., None], _take_one_label(arrays[f"{name}_labels"])
-    )
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    return Images(pixels, _take_one_label(arrays[f"{name}_labels"]))
 
 
-def _take_one_label(labels: NDArray[np.integer[Any]]) -> Ints:
+def _take_one_label(labels: NDArray[Any]) -> Ints:
     """(n, 1) columns as they are; of several findings an image (ChestMNIST), whether there is
     any."""
-    found: Ints = (
-        labels[:, 0].astype(np.int64)
-        if labels.shape[1] == 1
-        else np.any(labels, axis=1).astype(np.int64)
-    )
-    return found
+    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"labels {labels.dtype} {labels.shape} where whole (n, findings) are due")
+    whole: Ints = labels.astype(np.int64)
+    if whole.shape[1] == 1:
+        return whole[:, 0]
+    outside = np.flatnonzero((whole != 0) & (whole != 1))
+    if len(outside):
+        # Any other number would count as a finding.
+        found = whole.ravel()[outside[0]]
+        row = int(outside[0]) // whole.shape[1]
+        raise ValueError(f"findings lie in [0, 2); got {found} at row {row}")
+    any_finding: Ints = whole.max(axis=1)
+    return any_finding
 
 
 @component

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import Registry
 from rayfl.federation.arrays import Floats
@@ -15,7 +15,17 @@ from rayfl.federation.views import Noise
 class Rates(Protocol):
     """Says how noisy each client is meant to be."""
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats: ...
+    def per_client(self, clients: int, rng: Generator) -> Floats:
+        """One rate in [0, 1] for each client.
+
+        Parameters
+        ----------
+        clients
+            How many there are.
+        rng
+            The only source of randomness, so that the seed decides.
+        """
+        ...
 
 
 RATES: Registry[Rates] = Registry(

@@ -73,5 +73,5 @@ def test_another_content_is_refused(
 def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
     content = {"X": np.zeros((32, 32, 3, 3), np.uint8), "y": np.array([1, 11, 2])}
     savemat(tmp_path / "svhn" / "train_32x32.mat", content)
-    with pytest.raises(DataError, match=r"labels lie in \[0, 10\); got 11 at position 1"):
+    with pytest.raises(DataError, match=r"labels lie in \[1, 11\); got 11 at position 1"):
         Svhn().load(tmp_path)
