@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints
 
 # What a float can tell apart from its neighbours, and a whole number that nobody needs.
 _LARGEST = 2**53
@@ -29,8 +30,7 @@ def check_bounds(
     what
         The rule up to its bounds, such as `train.csv: labels lie`.
     values
-        The numbers to check, as they were read: after a conversion to a smaller type, 2**32 would
-        be 0.
+        The numbers to check, as they were read: in a narrower type, 2**32 would be 0.
     low, high
         The bounds; `high` itself is outside.
     place
@@ -45,8 +45,8 @@ def check_bounds(
         raise DataError(broken(rule, f"{values[first]} at {place} {first}", remedy))
 
 
-def check_whole(what: str, values: Any) -> NDArray[np.integer[Any]]:
-    """The values as whole numbers of some type, or a refusal of the first that is none.
+def check_whole(what: str, values: Any) -> Ints:
+    """The values as whole numbers, or a refusal of the first that is none.
 
     Parameters
     ----------
@@ -55,24 +55,23 @@ def check_whole(what: str, values: Any) -> NDArray[np.integer[Any]]:
     values
         Anything that numpy makes an array of: a column of floats passes if each is whole.
     """
-    found = np.asarray(values)
-    if found.ndim == 1 and np.issubdtype(found.dtype, np.integer):
-        return found
     rule = f"{what} holds whole numbers"
-    try:
-        # By way of floats, because a CSV holds text and a column with gaps holds nan.
-        numbers = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(broken(rule, error)) from error
+    numbers: NDArray[Any] = np.asarray(values)
+    if not np.issubdtype(numbers.dtype, np.integer):
+        try:
+            # By way of floats, because a CSV holds text and a column with gaps holds nan.
+            numbers = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(broken(rule, error)) from error
     if numbers.ndim != 1:
         raise DataError(broken(rule, f"shape {numbers.shape}"))
-    broken_rows = np.flatnonzero(numbers != np.rint(numbers))
-    if len(broken_rows):
-        row = int(broken_rows[0])
+    fractions = np.flatnonzero(numbers != np.rint(numbers))
+    if len(fractions):
+        row = int(fractions[0])
         raise DataError(broken(rule, f"{numbers[row]} at row {row}"))
-    huge = np.flatnonzero(np.abs(numbers) > _LARGEST)
+    # An unsigned 2**64 - 1 would become the -1 that means nobody.
+    huge = np.flatnonzero((numbers < -_LARGEST) | (numbers > _LARGEST))
     if len(huge):
         row = int(huge[0])
-        rule = f"{what} holds whole numbers in [-2**53, 2**53]"
-        raise DataError(broken(rule, f"{numbers[row]} at row {row}"))
+        raise DataError(broken(f"{rule} in [-2**53, 2**53]", f"{numbers[row]} at row {row}"))
     return numbers.astype(np.int64)

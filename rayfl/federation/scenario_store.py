@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rayfl.errors import DataError, StorageError, broken
 from rayfl.federation.arrays import Ints
@@ -208,7 +207,7 @@ def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_test_rows(directory: Path) -> Ints:
     path = directory / "test.parquet"
-    return _read_whole(path, "index", _read_table(path, ["index"])).astype(np.int64)
+    return _read_whole(path, "index", _read_table(path, ["index"]))
 
 
 def _read_labels(
@@ -219,13 +218,12 @@ def _read_labels(
 ) -> Ints:
     labels = _read_whole(path, name, columns)
     check_bounds(f"{path}: {name} lies", labels, 0, len(header["classes"]), "sample")
-    return labels.astype(np.int64)
+    return labels
 
 
 def _read_whole(
     path: Path,
     name: str,
     columns: _Columns,
-) -> NDArray[np.integer[Any]]:
-    """A column as whole numbers of the type that it has on disk."""
+) -> Ints:
     return check_whole(f"{path}: column '{name}'", columns[name].to_numpy())

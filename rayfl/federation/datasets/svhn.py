@@ -54,7 +54,7 @@ def _read_mat(file: Path) -> Images:
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != len(labels):
         rule = "uint8 X (height, width, channel, N) with N labels"
         raise damaged_file(file, rule, f"{x.dtype} {x.shape}, {len(labels)}", "svhn")
-    y = check_whole(f"{file}: y", labels).astype(np.int64)
+    y = check_whole(f"{file}: y", labels)
     # A 0 in the file would pass for the digit 0, which is written 10.
     remedy = "Remove it and fetch it again with `rayfl data get svhn`"
     check_bounds(f"{file}: labels lie", y, 1, 11, remedy=remedy)

@@ -43,8 +43,7 @@ def read_columns(path: Path, only: str) -> dict[str, Ints]:
     found = {}
     for name in columns:
         if name in (only, "index"):
-            whole = check_whole(f"{path}: column '{name}'", columns[name])
-            found[name] = whole.astype(np.int64)
+            found[name] = check_whole(f"{path}: column '{name}'", columns[name])
     return found
 
 

@@ -288,12 +288,18 @@ def test_webvision_counts_are_the_published_ones() -> None:
     assert WebVision.expected == (65_944, (50,) * 50)
 
 
-def test_webvision_refuses_a_strange_line(tmp_path: Path, webvision: Path) -> None:
-    (webvision / "info" / "val_filelist.txt").write_text("val1.jpg 49\nval2.jpg\n")
-    with pytest.raises(
-        DataError,
-        match=r"val_filelist\.txt must be lines of file and label; got line 2: 'val2\.jpg'",
-    ):
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("val2.jpg", "lines of file and label"),
+        ("val2.jpg 1000", r"lines whose label lies in \[0, 1000\)"),
+    ],
+)
+def test_webvision_refuses_a_strange_line(
+    tmp_path: Path, webvision: Path, line: str, rule: str
+) -> None:
+    (webvision / "info" / "val_filelist.txt").write_text(f"val1.jpg 49\n{line}\n")
+    with pytest.raises(DataError, match=rf"val_filelist\.txt must be {rule}; got line 2: '{line}'"):
         WebVision().load(tmp_path)
 
 

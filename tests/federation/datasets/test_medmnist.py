@@ -120,6 +120,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     [
         ({"test_labels": np.array([[object()], [1]], dtype=object)}, "allow_pickle"),
         ({"test_images": np.zeros((2, 20, 20), np.uint8)}, "where 28x28 were asked for"),
+        ({"test_labels": np.array([1, 0])}, r"labels int64 \(2,\) where whole \(n, findings\)"),
+        ({"test_labels": np.array([[1.5], [0]])}, "labels float64"),
+        (
+            {"test_labels": np.array([[0, 1], [0, 2]])},
+            r"findings lie in \[0, 2\); got 2 at row 1",
+        ),
     ],
 )
 def test_strange_content_is_refused(tmp_path: Path, others: dict[str, Any], complaint: str) -> None:
