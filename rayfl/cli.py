@@ -16,6 +16,10 @@ from rayfl.errors import RayflError
 from rayfl.version import __version__
 
 GROUPS = {
+    "check": (
+        "rayfl.commands.check:check",
+        "Check a method of your own: the same bits everywhere, and that it learns.",
+    ),
     "data": ("rayfl.commands.data:data", "Fetch datasets and look at them."),
     "scenario": (
         "rayfl.commands.scenario:scenario",
