@@ -14,7 +14,7 @@ from rayfl.config.schema import Config, merge, validated
 from rayfl.errors import ConfigError
 from rayfl.protocol import ClientId, Vector
 from rayfl.run.engine import Outcome
-from rayfl.testing.findings import Untried
+from rayfl.testing.findings import Untried, find_difference
 from rayfl.testing.places import (
     INLINE_PLACES,
     MakeFleet,
@@ -47,7 +47,8 @@ class Candidate:
     floor
         Test accuracy that it must pass where it learns.
     learns_on
-        Configuration of the run in which it learns, where that is not `config`.
+        What it needs of the toy configuration to learn there, where `config` has data of its own or
+        is too brief for it.
     """
 
     method: Mapping[str, Any]
@@ -77,6 +78,14 @@ class Bench:
         """The configuration that most promises are tried on."""
         return complete_toy(self.candidate.method, self.candidate.config)
 
+    @cached_property
+    def toy_settings(self) -> dict[str, Any]:
+        """The configuration on the toy federation, with which it learns."""
+        learns_on = self.candidate.learns_on
+        if learns_on is None:
+            return self.settings
+        return complete_toy(self.candidate.method, learns_on)
+
     def config_of(self, settings: Mapping[str, Any] | None = None, **more: Any) -> Config:
         """A configuration with an output folder of its own, with `more` on top."""
         place = {
@@ -92,10 +101,12 @@ class Bench:
         """A new folder below the bench's."""
         return mkdtemp(prefix="run-", dir=self.folder)
 
-    def variant_of(self, more: Mapping[str, Any]) -> Config:
+    def variant_of(
+        self, more: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+    ) -> Config:
         """Another network or federation, which a method may refuse with a message."""
         try:
-            return self.config_of(**more)
+            return self.config_of(settings, **more)
         except ConfigError as refusal:
             raise Untried(f"refused: {refusal}") from refusal
 
@@ -129,12 +140,23 @@ class Bench:
         return outcome
 
     @cached_property
+    def withstands(self) -> bool:
+        """Whether a second run gives the same bits although everything is against it at once: other
+        numbers in the global streams, clients backwards, evaluations late.
+
+        If it does, four promises hold for the price of one run; if not, each is tried alone."""
+        try:
+            adverse = self.run(self.config_of(), "adverse", streams=OTHER_SEED)
+        except Exception:
+            return False
+        return find_difference(self.reference, adverse) is None
+
+    @cached_property
     def learned(self) -> Outcome:
         """The run in which it must have learned."""
         if self.candidate.learns_on is None:
             return self.reference
-        settings = complete_toy(self.candidate.method, self.candidate.learns_on)
-        return self.run(self.config_of(settings))
+        return self.run(self.config_of(self.toy_settings))
 
     @cached_property
     def first_models(self) -> Mapping[ClientId | None, Vector]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ Executed = tuple[dict[ClientId, Done], dict[ClientId, Any]]
 MakeFleet = Callable[[Spec, Holdings], BaseFleet]
 
 
-class RefusedBeforehand(Exception):
+class RefusedBeforehand(ConfigError):
     """A method, or the configuration, refused this federation before the first round."""
 
 
@@ -60,6 +61,10 @@ class PostponedErrand(Errand):
         begin = self.begin
         self.begin = lambda: None
         begin()
+
+
+class AdverseFleet(ReversedFleet, LateFleet):
+    """Backwards and late at once."""
 
 
 class WatchedFleet(InlineFleet):
@@ -118,13 +123,16 @@ INLINE_PLACES: Mapping[str, MakeFleet] = {
     "inline": InlineFleet,
     "reversed": ReversedFleet,
     "late": LateFleet,
+    "adverse": AdverseFleet,
     "watched": WatchedFleet,
 }
 
 
-def run_in(config: Config, make_fleet: MakeFleet = InlineFleet) -> tuple[Outcome, BaseFleet]:
-    """Run on one fleet; checkpoints lie below the output folder, and are resumed."""
-    engine, fleet = _open_run(config, make_fleet)
+def run_in(
+    config: Config, make_fleet: MakeFleet = InlineFleet, features: Path | None = None
+) -> tuple[Outcome, BaseFleet]:
+    """Run on one fleet; a run that has left checkpoints is taken up again."""
+    engine, fleet = _open_run(config, make_fleet, features)
     records: list[Record] = []
     try:
         return engine.run(fleet, records.append), fleet
@@ -143,7 +151,7 @@ class _RoundReached(BaseException):
 
 def stop_after(config: Config, last: int) -> None:
     """Begin, or take up again, and stop after this round, as a run that is told to stop does."""
-    engine, fleet = _open_run(config, InlineFleet)
+    engine, fleet = _open_run(config, InlineFleet, None)
 
     def emit(record: Record) -> None:
         if record.get("round") == last:
@@ -195,13 +203,15 @@ def seeded_globals(seed: int) -> Iterator[None]:
         torch.set_rng_state(tensors)
 
 
-def _open_run(config: Config, make_fleet: MakeFleet) -> tuple[Engine, BaseFleet]:
+def _open_run(
+    config: Config, make_fleet: MakeFleet, features: Path | None
+) -> tuple[Engine, BaseFleet]:
     """The engine and the fleet of a configuration."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
     refuse_missing_sets(config.method, holdings)
     fleet = make_fleet(spec_of(config, dataset, scenario, "cpu"), holdings)
     # Beside the runs of a bench, not in each of them: encoders look at the same images.
-    features = config.output.parent / "features"
-    uri = str(config.output / "checkpoints")
-    return Engine(config, scenario, uri, {"run": "toy"}, dataset.shape, features), fleet
+    kept = features or config.output.parent / "features"
+    uri = config.checkpoint.uri or str(config.output / "checkpoints")
+    return Engine(config, scenario, uri, {"run": "toy"}, dataset.shape, kept), fleet

@@ -120,7 +120,7 @@ PROMISES: Sequence[Promise] = (
     ),
     Promise(
         "batchnorm",
-        "with running statistics, the order of clients and the place change no bit",
+        "with running statistics, the order of clients changes no bit",
         "Load the network at every visit; leave its modules as they were.",
         examine_running_statistics,
         after=ANY_ORDER,
@@ -149,7 +149,7 @@ PROMISES: Sequence[Promise] = (
     ),
     Promise(
         "three actors",
-        "three actors on Ray give the bits of this process",
+        "three actors on Ray give the bits of this process, also of a large network and BatchNorm",
         "See `order`: with three places, clients meet other predecessors.",
         examine_three_actors,
         on_ray=True,

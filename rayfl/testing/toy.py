@@ -49,8 +49,9 @@ SETS: Mapping[str, Any] = {
 }
 """What a method gets of each named set that it needs."""
 
-LARGE = {"model": {"name": "mlp", "hidden": [4400]}}
-"""Above 2^18 numbers even on images of 8 x 8: a place hands such weights on without a copy."""
+LARGE = {"model": {"name": "mlp", "hidden": [4096, 16]}}
+"""Above 2^18 numbers even on images of 8 x 8: a place hands such weights on without a copy. There
+are few features, because methods put heads on them whose size is the square."""
 
 NORMALISED = {"model": {"name": "cnn4", "widths": [4], "track_running_stats": True}}
 """Running statistics are part of the weights, and are averaged with them."""

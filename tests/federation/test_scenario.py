@@ -14,7 +14,7 @@ import pytest
 
 from rayfl.component import component
 from rayfl.errors import ConfigError, DataError, StorageError
-from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.dataset import Images
 from rayfl.federation.plan import FederationPlan
 from rayfl.federation.scenario import (
     STREAMS,
@@ -26,23 +26,7 @@ from rayfl.federation.scenario import (
 )
 from rayfl.federation.split import Role
 from rayfl.federation.views import Assignment, Corruption, Ints, Pool, Truth
-
-SYMMETRIC = {"name": "symmetric", "rate": 0.4}
-SERVER = {"public": 0.1, "validation": {"per_class": 5}, "labelled": {"per_class": 10}}
-
-
-@component
-class Toy:
-    """Balanced classes in random order; the pixel is the label, so that a noise model can be seen
-    to look at it."""
-
-    samples: int = 1000
-    classes: int = 10
-
-    def load(self, root: Path) -> Dataset:
-        y = np.random.default_rng(0).permutation(np.arange(self.samples) % self.classes)
-        images = Images(y.astype(np.uint8).reshape(-1, 1, 1, 1), y)
-        return Dataset("toy", images, images, tuple(f"c{i}" for i in range(self.classes)))
+from tests.federation.toys import SERVER, SYMMETRIC, Toy
 
 
 @component

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rayfl.federation.plan import FederationPlan
 from rayfl.federation.scenario import Scenario, build_scenario
-from tests.federation.test_scenario import SERVER, SYMMETRIC, Toy
+from tests.federation.toys import SERVER, SYMMETRIC, Toy
 
 
 def test_a_million_samples_over_ten_thousand_clients_are_quick_and_small(tmp_path: Path) -> None:
