@@ -97,14 +97,14 @@ def run(
 ) -> None:
     """Run CONFIG."""
     from rayfl.config.schema import read_config, validated
-    from rayfl.fleet.garbage import settling_in
+    from rayfl.fleet.host import spare_imports
     from rayfl.fleet.on_ray.connection import ahead
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.progress import progress_for
 
     plain = read_config(config, overrides)
     with ahead(plain, address):
-        with settling_in():
+        with spare_imports():
             settings = validated(plain, str(config))
         progress = progress_for(settings.training.rounds, quiet)
         result = run_experiment(settings, resume=resume, address=address, progress=progress)
@@ -158,8 +158,7 @@ def show_config(config: Path, overrides: tuple[str, ...]) -> None:
 def sync(output: Path, uri: str | None) -> None:
     """Carry what runs could not track, because the server was away, to MLflow."""
     from rayfl.config.schema import mask
-    from rayfl.tracking.tracker import default_uri
-    from rayfl.tracking.tracker import sync as carry
+    from rayfl.tracking.tracker import default_uri, sync as carry
 
     target = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output.absolute())
     try:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import reprlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter
@@ -52,16 +54,13 @@ class Registry(Generic[T]):
         path = self.entries.get(name, name)
         if ":" not in path:
             known = ", ".join(self.names())
-            raise ConfigError(
-                f"unknown {self.kind} '{name}'. {nearest(name, self.entries)} "
-                f"Known: {known}; or write an import path such as my_package.my_module:Name".replace(
-                    "  ", " "
-                )
-            )
+            hint = f"unknown {self.kind} '{name}'. {nearest(name, self.entries)}".rstrip()
+            remedy = "or write an import path such as my_package.my_module:Name"
+            raise ConfigError(f"{hint} Known: {known}; {remedy}")
         found = import_path(path, self.kind)
         if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
             rule = f"a {self.kind} is a dataclass, made with @component of rayfl.component"
-            raise ConfigError(broken(rule, f"'{path}', which is {reprlib.repr(found)}"))
+            raise ConfigError(broken(rule, f"'{path}', which is {show_value(found)}"))
         return cast(type[T], found)
 
     def build(self, spec: Any) -> T:
@@ -73,7 +72,9 @@ class Registry(Generic[T]):
             spec = {"name": spec}
         if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
             raise ConfigError(
-                f"a {self.kind} is a name or a mapping with the key 'name'; got {reprlib.repr(spec)}"
+                broken(
+                    f"a {self.kind} is a name or a mapping with the key 'name'", show_value(spec)
+                )
             )
         settings = {str(key): value for key, value in spec.items() if key != "name"}
         return TypeAdapter(self.find(spec["name"])).validate_python(settings)
@@ -115,24 +116,148 @@ def refused_as_value(registry: Registry[Any], spec: Any) -> Any:
         raise ValueError(str(refusal)) from refusal
 
 
+@dataclasses.dataclass(frozen=True)
+class Neutral:
+    """Marks a setting; made by `neutral`."""
+
+    value: Any
+
+
+def neutral(value: Any) -> Neutral:
+    """Metadata for `Annotated[...]`: with this value a run is what it was before the setting was.
+
+    A run is known by a hash of its settings. A new setting would give every stored run another
+    hash, and so orphan it, were it not left out of the hash at its neutral value.
+
+    Parameters
+    ----------
+    value : object
+        The neutral value, in a slot its name or specification. As a rule it is the default.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> @component
+    ... class Averaging:
+    ...     rate: Fraction = 1.0
+    ...     clip: Annotated[float | None, neutral(None)] = None
+    >>> without_neutral(Averaging(), {"rate": 1.0, "clip": None})
+    {'rate': 1.0}
+    >>> without_neutral(Averaging(clip=2.0), {"rate": 1.0, "clip": 2.0})
+    {'rate': 1.0, 'clip': 2.0}
+    """
+    return Neutral(value)
+
+
+def without_neutral(part: Any, dumped: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a result: a dumped section or component without the settings that are neutral.
+
+    It goes down into sections and components. What has nothing left, though it had settings, is
+    left out whole.
+
+    Parameters
+    ----------
+    part : pydantic model or component
+        The object.
+    dumped : mapping
+        Its settings as plain values; `name` of a component is one of them.
+    """
+    kept = dict(dumped)
+    for name, metadata, annotated in _fields_of(part):
+        value = getattr(part, name)
+        if name not in kept or _is_neutral(value, metadata):
+            kept.pop(name, None)
+        elif annotated and isinstance(kept[name], Mapping):
+            kept[name] = without_neutral(value, kept[name])
+            if dumped[name] and not kept[name]:
+                del kept[name]
+    return kept
+
+
+def _fields_of(part: Any) -> Iterator[tuple[str, list[Any], bool]]:
+    """Name and metadata of each setting, and whether it has settings of its own."""
+    for name, field in _settings_of(part).items():
+        yield name, field.metadata, bool(_settings_of(getattr(part, name)))
+
+
+def _settings_of(part: Any) -> Mapping[str, Any]:
+    cls = type(part)
+    # The one of sections, the other of components.
+    return getattr(cls, "model_fields", None) or getattr(cls, "__pydantic_fields__", {})
+
+
+def _is_neutral(value: Any, metadata: list[Any]) -> bool:
+    marks = [mark for mark in metadata if isinstance(mark, Neutral)]
+    registry = next((mark.registry for mark in metadata if isinstance(mark, _Slot)), None)
+    for mark in marks:
+        expected = mark.value if registry is None else registry.build(mark.value)
+        # 1 is not True, and 1.0 is not 1, where hashes are concerned.
+        if type(value) is type(expected) and value == expected:
+            return True
+    return False
+
+
+# -- import paths ----------------------------------------------------------------------------------
+
+_FOLDERS: list[str] = []
+"""Where the configuration that was read last, and those that it builds on, lie."""
+
+
+def add_import_folder(folder: Path, anew: bool = False) -> None:
+    """Let import paths of components reach the modules in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they lie.
+    anew : bool
+        Whether the folders that were added before are to be forgotten.
+    """
+    if anew:
+        sys.path[:] = [entry for entry in sys.path if entry not in _FOLDERS]
+        _FOLDERS.clear()
+    name = str(folder.absolute())
+    if name not in sys.path:
+        # Behind the first entry, which is the script's folder or the working directory, and before
+        # the packages that are installed: as Python does it for a script's folder.
+        sys.path.insert(1, name)
+        _FOLDERS.append(name)
+
+
 def import_path(path: str, kind: str) -> Any:
     """The object at `package.module:Name`, or a ConfigError that says which half is wrong."""
     module_name, _, attribute = path.partition(":")
     try:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"{kind} '{path}' needs the package '{error.name}', which is not installed"
-            ) from error
-        raise ConfigError(
-            f"{kind} '{path}': there is no module '{module_name}' on the Python path"
-        ) from error
+        missing = error.name
+        if missing is None or not f"{module_name}.".startswith(f"{missing}."):
+            rule = f"{kind} '{path}' needs the package '{missing}', which is not installed"
+            raise ConfigError(rule) from error
+        beside = "".join(f", beside the configuration in {folder}" for folder in _FOLDERS)
+        rule = f"there is no module '{module_name}' on the Python path{beside}"
+        here = f"in the working directory {Path.cwd()}"
+        raise ConfigError(f"{kind} '{path}': {rule} or {here}") from error
     except (ImportError, ValueError, SyntaxError) as error:
         raise ConfigError(f"{kind} '{path}': importing '{module_name}' failed: {error}") from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, vars(found))
-        raise ConfigError(
-            f"{kind} '{path}': module '{module_name}' has no '{attribute}'. {hint}".rstrip()
-        )
+        rule = f"{kind} '{path}': module '{module_name}' has no '{attribute}'. {hint}"
+        raise ConfigError(rule.rstrip())
     return getattr(found, attribute)
+
+
+# -- values in messages ----------------------------------------------------------------------------
+
+WIDEST = 80
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = WIDEST
+
+
+def show_value(value: Any) -> str:
+    """A value for a message, cut short: aliases in YAML can make small texts immense."""
+    try:
+        text = _SHORT.repr(value)
+    except ValueError:  # whole numbers of thousands of digits, which Python does not write out
+        text = f"{type(value).__name__} of immense size"
+    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from rayfl.component import (
     import_path,
     slot,
 )
+from rayfl.config.files import read_file
 from rayfl.errors import ConfigError
 
 HERE = __name__
@@ -200,3 +202,40 @@ def test_parts_within_parts_are_written_by_name() -> None:
     dumped = shop.model_dump(mode="json")
     assert dumped["cart"]["wheel"] == {"name": "square", "side": 2.0, "rolls": 0}
     assert Shop(**dumped) == shop
+
+
+# -- where modules of one's own lie ----------------------------------------------------------------
+
+
+def test_a_module_that_is_nowhere_is_refused_with_the_folders_that_were_looked_in(
+    tmp_path: Path, home: Path
+) -> None:
+    (tmp_path / "configs").mkdir()
+    path = tmp_path / "configs" / "run.yaml"
+    path.write_text("clients: 3")
+    read_file(path)
+    rule = (
+        "method 'nowhere:X': there is no module 'nowhere' on the Python path, beside the "
+        f"configuration in {path.parent} or in the working directory {home}"
+    )
+    with pytest.raises(ConfigError, match=f"^{re.escape(rule)}$"):
+        import_path("nowhere:X", "method")
+
+
+def test_a_module_beside_a_configuration_is_found_until_the_next_configuration_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("mine", "base", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.yaml").write_text("clients: 3")
+        (tmp_path / name / f"module_of_{name}.py").write_text("class Here: pass")
+    (tmp_path / "mine" / "run.yaml").write_text("base: ../base/run.yaml")
+    before = list(sys.path)
+    read_file(tmp_path / "mine" / "run.yaml")
+    for name in ("mine", "base"):
+        assert import_path(f"module_of_{name}:Here", "method").__name__ == "Here"
+    read_file(tmp_path / "other" / "run.yaml")
+    assert [entry for entry in sys.path if entry not in before] == [str(tmp_path / "other")]
+    # What Python puts first stays first.
+    assert sys.path[0] == before[0]

@@ -19,10 +19,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import nn
 
-from rayfl.algorithms.fedcr import FedCR, Global, contrast_locally, gate
+from rayfl.algorithms.fedcr import FedCR, Networks, contrast_locally, gate, report_of
 from rayfl.algorithms.parts.online_target import resident_pair
 from rayfl.component import Fraction, NonNegative, component
 from rayfl.errors import broken
+from rayfl.learn.local_fit import Fitting
 from rayfl.protocol import Client, Fleet, Out, Replies, Vector
 
 
@@ -48,11 +49,10 @@ def kernel_spans(encoder: nn.Module) -> list[slice]:
     return kernels or [span for dim, span in spans.values() if dim >= 2]
 
 
-def divergence(one: Vector, other: Vector, spans: Sequence[slice]) -> float:
+def measure_divergence(one: Vector, other: Vector, spans: Sequence[slice]) -> float:
     """The mean over kernels of the Euclidean distance."""
-    return float(
-        np.mean([np.linalg.norm(one[span].astype(np.float64) - other[span]) for span in spans])
-    )
+    distances = [np.linalg.norm(one[span].astype(np.float64) - other[span]) for span in spans]
+    return float(np.mean(distances))
 
 
 def first_scaler(target: float, distance: float) -> float | None:
@@ -60,19 +60,19 @@ def first_scaler(target: float, distance: float) -> float | None:
     return target / distance if distance > 0 else None
 
 
-def share(scaler: float | None, distance: float) -> float:
+def own_share(scaler: float | None, distance: float) -> float:
     """mu: how much of its own network a client keeps."""
     return 0.0 if scaler is None else min(1.0, scaler * distance)
 
 
-def mixed(mu: float, own: Vector, theta: Vector, parameters: int) -> Vector:
+def mix_networks(mu: float, own: Vector, theta: Vector, parameters: int) -> Vector:
     """The convex combination of the parameters; BatchNorm statistics are the global ones."""
     start: Vector = theta.copy()
     start[:parameters] = mu * own[:parameters] + (1 - mu) * theta[:parameters]
     return start
 
 
-def begin(client: Client, method: FedCRFedEma, theta: Vector, t: int) -> Start:
+def start_visit(client: Client, method: FedCRFedEma, theta: Vector, t: int) -> Start:
     """What a client starts from in round t."""
     state = client.state
     scaler: float | None = state.get("scaler")
@@ -80,32 +80,35 @@ def begin(client: Client, method: FedCRFedEma, theta: Vector, t: int) -> Start:
         return Start(theta, scaler=scaler)
     _, target, layout = resident_pair(client.learner)
     own = state["theta"]
-    drifted = method.divergence == "local_drift"
-    distance = state["drift"] if drifted else divergence(theta, own, kernel_spans(target.net))
-    scaler = (
-        method.scaler
-        if method.scaler is not None
-        else scaler or first_scaler(method.target, distance)
-    )
-    mu = share(scaler, distance)
-    return Start(mixed(mu, own, theta, layout.classifier), state["xi"], mu, scaler)
+    if method.divergence == "local_drift":
+        distance = state["drift"]
+    else:
+        distance = measure_divergence(theta, own, kernel_spans(target.net))
+    if method.scaler is not None:
+        scaler = method.scaler
+    elif not scaler:
+        scaler = first_scaler(method.target, distance)
+    mu = own_share(scaler, distance)
+    mixed = mix_networks(mu, own, theta, layout.classifier)
+    return Start(mixed, state["xi"], mu, scaler)
 
 
 def train_returning(
     client: Client, *, theta: Vector, method: FedCRFedEma, t: int, sigma: Vector | None = None
-) -> Out:
+) -> Fitting[Out]:
     """LocalUpdate from a mixture of the global and the client's own network, both of which it
     keeps."""
     sigma, state = gate(client, method, sigma)
-    start = begin(client, method, theta, t)
-    visit, end = contrast_locally(client, method, start.theta, sigma, start.xi)
-    if not visit.steps:
-        return Out(visit.report(), state=state)
-    state |= {"theta": end, "xi": visit.target.dump(), "round": t}
-    state["drift"] = divergence(start.theta, end, kernel_spans(visit.target.net))
+    start = start_visit(client, method, theta, t)
+    visit = contrast_locally(client, method, start.theta, sigma, start.xi)
+    pair, trained, end = yield from visit
+    if not trained.steps:
+        return Out(report_of(trained), state=state)
+    state |= {"theta": end, "xi": pair.target.dump(), "round": t}
+    state["drift"] = measure_divergence(start.theta, end, kernel_spans(pair.target.net))
     state |= {} if start.scaler is None else {"scaler": start.scaler}
     returning = {"_mu": start.mu} if start.xi is not None else {}
-    return Out({**visit.report(), **returning}, {"theta": end}, state)
+    return Out({**report_of(trained), **returning}, {"theta": end}, state)
 
 
 @component
@@ -116,13 +119,14 @@ class FedCRFedEma(FedCR):
     citation: ClassVar[str] = "Mao et al., Applied Soft Computing; Zhuang et al., ICLR 2022"
     deviations: ClassVar[tuple[str, ...]] = (
         *FedCR.deviations,
-        "Divergence is that of the new global from the last local network; FedEMA's code takes how far the client "
-        "itself went at its last visit (divergence: local_drift).",
-        "Divergence is the mean over the encoder's convolution kernels off the shortcuts, or over its weight matrices "
-        "where it has no convolution; FedEMA's code picks tensors by name.",
-        "Every returning client mixes; FedEMA's code for sampled clients does so only after two visits in a row "
-        "(selective: true).",
-        "A client that took no step before its return starts from the global network, and sets its scaler later.",
+        "Divergence is that of the new global from the last local network; FedEMA's code takes "
+        "how far the client itself went at its last visit (divergence: local_drift).",
+        "Divergence is the mean over the encoder's convolution kernels off the shortcuts, or over "
+        "its weight matrices where it has no convolution; FedEMA's code picks tensors by name.",
+        "Every returning client mixes; FedEMA's code for sampled clients does so only after two "
+        "visits in a row (selective: true).",
+        "A client that took no step before its return starts from the global network, and sets "
+        "its scaler later.",
     )
     target: Fraction = 0.7
     """mu at a client's first return (FedEMA: 0.7; neutral: 0, apart from the local target
@@ -141,7 +145,7 @@ class FedCRFedEma(FedCR):
             )
             raise ValueError(broken(rule, "true", "Use fedcr to let the whole model travel."))
 
-    def train_clients(self, state: Global, fleet: Fleet, t: int) -> Replies:
+    def train_clients(self, state: Networks, fleet: Fleet, t: int) -> Replies:
         cohort = fleet.sample(t)
         each: Mapping[int, Mapping[str, Any]] = self.classifiers(state, fleet, cohort)
         got = fleet.map(train_returning, cohort, each=each, theta=state.theta, method=self, t=t)

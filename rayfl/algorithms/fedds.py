@@ -23,9 +23,12 @@ class FedDS(FedAvg):
     citation: ClassVar[str] = "Dong et al., Information Sciences 2026"
     deviations: ClassVar[tuple[str, ...]] = (
         "Annotators are the participants of the round; the text speaks of all clients.",
-        "EM stops at tol 1e-5 or after 500 iterations: the paper never states its default, the code has these.",
-        "The E-step has the class prior of eq. 9, which the released code leaves out (use_prior: false).",
-        "EM starts from the shares of the votes, as in the code; this anchors the names of the latent classes.",
+        "EM stops at tol 1e-5 or after 500 iterations: the paper never states its default, the "
+        "code has these.",
+        "The E-step has the class prior of eq. 9, which the released code leaves out (use_prior: "
+        "false).",
+        "EM starts from the shares of the votes, as in the code; this anchors the names of the "
+        "latent classes.",
         "Clients weigh equally in a round whose reliabilities sum to zero.",
     )
     weighting: Annotated[Weighting, slot(WEIGHTINGS)] = DawidSkeneWeighting()

@@ -7,7 +7,7 @@ federated learning", CIKM 2022, Algorithm 1.
 After a warm-up by federated averaging, the server ranks for each participant c all other clients j
 by
 
-    R(c, j) = alpha Exp(j) + (1 - alpha) Sim(c, j)                                                       (Eq. 3)
+    R(c, j) = alpha Exp(j) + (1 - alpha) Sim(c, j)                                          (Eq. 3)
 
 Exp: accuracy of j's last local model on its own data, min-max scaled (Eq. 4); Sim: cosine of the
 outputs of both last local models on one random input, min-max scaled (Eq. 5). The last local models
@@ -40,10 +40,13 @@ from rayfl.estimate.neighbours import (
     reliability_scores,
     reliable_neighbours,
     similarity,
-    softmax,
 )
-from rayfl.learn.fit import Batch, fit, outputs, sample_losses
+from rayfl.estimate.probabilities import softmax
+from rayfl.learn.batches import Batch
+from rayfl.learn.divide import Division, divide, keep_some
+from rayfl.learn.judge import judge
 from rayfl.learn.learner import Learner
+from rayfl.learn.local_fit import Adjust, Fit, Fitting
 from rayfl.models.network import Network, Shape
 from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies, Vector
 
@@ -65,30 +68,13 @@ class Profiled(Global):
     profile: Mapping[ClientId, Profile] = field(default_factory=dict)
 
 
-# -- at the client ---------------------------------------------------------------------------------------------
+# -- at the client ---------------------------------------------------------------------------------
 
 
-class Opinion(NamedTuple):
-    """What one model makes of a client's samples.
-
-    clean        posterior of the component with the smaller losses; all nan if some loss is not finite
-    unseparated  the mixture found no two groups
-    inverted     samples judged noisy although every sample judged clean has a larger loss (a narrow clean component
-                 beside a wide noisy one)
-    """
-
-    clean: Floats
-    unseparated: bool = False
-    inverted: int = 0
-
-    @property
-    def usable(self) -> bool:
-        return bool(np.isfinite(self.clean).all())
-
-
-def train(client: Client, *, w: Vector) -> Out:
+def warm_up(client: Client, *, w: Vector, method: FedRN) -> Fitting[Out]:
     """A round of the warm-up: local SGD on all samples."""
-    return learned(client, w, np.ones(len(client), dtype=np.bool_))
+    everything = np.ones(len(client), dtype=np.bool_)
+    return (yield from train_on(client, w, everything, method))
 
 
 def train_on_clean(
@@ -97,76 +83,79 @@ def train_on_clean(
     w: Vector,
     peers: Sequence[Vector],
     trust: Sequence[float],
-    mixture: LossMixture,
-    threshold: float,
-    fine_tune: bool,
-) -> Out:
+    method: FedRN,
+) -> Fitting[Out]:
     """Local SGD on the samples that the client's last model and its peers, weighted by trust, find
     clean."""
-    own = own_opinion(client, w, mixture, threshold)
-    auxiliary = some(own.clean > threshold)
+    own = divide_by_own(client, w, method)
     opinions = [own]
     for peer in peers:
-        model = head_tuned(client, peer, auxiliary) if fine_tune else peer
-        opinions.append(opinion(client, model, mixture, threshold))
-    clean = ensemble_posterior([each.clean for each in opinions], trust)
+        model = (yield from tune_head(client, peer, own.kept)) if method.fine_tune else peer
+        opinions.append(divide_by(client, model, method))
+    clean = ensemble_posterior([each.clean for each in opinions], trust)  # Eq. 7
     counts = {
-        "unseparated": sum(each.unseparated for each in opinions),
+        "unseparated": sum(not each.separated for each in opinions),
         "inverted": sum(each.inverted for each in opinions),
         "dropped": sum(not each.usable for each in opinions),
     }
-    return learned(client, w, some(clean > threshold), **counts)
+    kept = keep_some(clean > method.threshold)  # Eq. 8
+    return (yield from train_on(client, w, kept, method, **counts))
 
 
-def learned(client: Client, w: Vector, kept: Bools, **counts: int) -> Out:
+def train_on(client: Client, w: Vector, kept: Bools, method: FedRN, **counts: int) -> Fitting[Out]:
     """Train on the kept samples; report the accuracy on all of them and the answer to the probe."""
-    trained = fit(client, w, keep=kept)
-    logits = outputs(client.learner, trained, client.x)
-    accuracy = float((logits.argmax(axis=1) == client.y).mean())
-    answer = answer_to_probe(client.learner, trained, client.x.shape[1:])
-    report = {"n": len(client), "acc": accuracy, "q": answer, **counts}
-    return Out(report, update=trained, state={"w": trained, "kept": kept})
+    trained = yield Fit(w, loss=method.loss, keep=kept)
+    local = trained.weights
+    accuracy = judge(client, local).accuracy
+    answer = answer_to_probe(client.learner, local, client.x.shape[1:])
+    report = {"acc": accuracy, "q": answer, **counts}
+    return Out(report, update=local, state={"w": local, "kept": kept})
 
 
-def own_opinion(client: Client, w: Vector, mixture: LossMixture, threshold: float) -> Opinion:
-    """Of the client's last local model; of the global one where there is none, or none that
+def divide_by_own(client: Client, w: Vector, method: FedRN) -> Division:
+    """By the client's last local model; by the global one where there is none, or none that
     works."""
     for model in (client.state.get("w", w), w):
-        found = opinion(client, model, mixture, threshold)
+        found = divide_by(client, model, method)
         if found.usable:
             return found
     # Training from such a global model diverges, and the round then leaves this client out.
-    return Opinion(np.ones(len(client)))
+    everything = np.ones(len(client), dtype=np.bool_)
+    return Division(everything.astype(np.float64), everything, separated=True, inverted=0)
 
 
-def opinion(client: Client, model: Vector, mixture: LossMixture, threshold: float) -> Opinion:
-    """Fit the mixture to this model's losses on all samples of the client, without augmentation."""
-    with np.errstate(all="ignore"):
-        losses = sample_losses(outputs(client.learner, model, client.x), client.y)
-    if not np.isfinite(losses).all():
-        return Opinion(np.full(len(losses), np.nan))
-    split = mixture.fit(losses)
-    least = losses.min(initial=np.inf, where=split.clean > threshold)
-    inverted = 0 if np.isinf(least) else int((losses < least).sum())
-    return Opinion(split.clean, not split.separated, inverted)
+def divide_by(client: Client, model: Vector, method: FedRN) -> Division:
+    """The mixture of this model's losses on all samples of the client, without augmentation."""
+    return divide(judge(client, model).losses, method.mixture, method.threshold)
 
 
-def head_tuned(client: Client, model: Vector, samples: Bools) -> Vector:
-    """The model after one epoch on these samples in which nothing but its head moves."""
-    settings = client.learner.training
-    resident = client.learner.resident()
-    spans = resident.span(cast(Network, resident.net).head)
-
-    # Decay belongs to the head too, but the optimiser would apply it to the whole vector.
-    def decay(parameters: Tensor, gradient: Tensor) -> None:
-        for span in spans:
-            gradient[span].add_(parameters[span], alpha=settings.weight_decay)
-
+def tune_head(client: Client, model: Vector, samples: Bools) -> Fitting[Vector]:
+    """The model after one epoch on these samples in which nothing but its head moves (Eq. 9)."""
     # A copy of the stream: every neighbour sees the same batches, and the client's own training is
     # not disturbed.
     visitor = replace(client, rng=copy.deepcopy(client.rng))
-    once = settings.model_copy(update={"epochs": 1, "steps": None, "weight_decay": 0.0})
-    return fit(visitor, model, loss=head_loss, adjust=decay, keep=samples, training=once)
+    trained = yield Fit(
+        model,
+        loss=head_loss,
+        adjust=decay_head(client.learner),
+        keep=samples,
+        client=visitor,
+        settings={"epochs": 1, "steps": None, "weight_decay": 0.0},
+    )
+    return cast(Vector, trained.weights)
+
+
+def decay_head(learner: Learner) -> Adjust:
+    """Weight decay of the head alone, where the optimiser would apply it to the whole vector."""
+    resident = learner.shape_of()
+    spans = resident.span(cast(Network, resident.net).head)
+    strength = learner.training.weight_decay
+
+    def decay(parameters: Tensor, gradient: Tensor) -> None:
+        for span in spans:
+            gradient[span].add_(parameters[span], alpha=strength)
+
+    return decay
 
 
 def head_loss(net: nn.Module, batch: Batch) -> Tensor:
@@ -184,20 +173,14 @@ def answer_to_probe(learner: Learner, w: Vector, shape: Shape) -> Vector:
     """Logits for one image of standard normal noise (as network input), the same image for
     everybody."""
     height, width, channels = shape
-    noise = np.random.default_rng(PROBE_SEED).standard_normal(
-        (1, channels, height, width), dtype=np.float32
-    )
+    rng = np.random.default_rng(PROBE_SEED)
+    noise = rng.standard_normal((1, channels, height, width), dtype=np.float32)
     net = learner.resident(w).net.eval()
     answer: Vector = net(torch.from_numpy(noise).to(learner.device))[0].float().cpu().numpy()
     return answer
 
 
-def some(mask: Bools) -> Bools:
-    """The mask, or everything where it would leave nothing."""
-    return mask if mask.any() else np.ones_like(mask)
-
-
-# -- at the server ---------------------------------------------------------------------------------------------
+# -- at the server ---------------------------------------------------------------------------------
 
 
 class Roster(NamedTuple):
@@ -227,19 +210,22 @@ class FedRN(FedAvg):
 
     citation: ClassVar[str] = "Kim et al., CIKM 2022"
     deviations: ClassVar[tuple[str, ...]] = (
-        "Only clients that have taken part can be neighbours or count in a minimum or maximum; the authors' code gives "
-        "the others a random network and a random answer to the probe.",
-        "A client that first takes part after the warm-up judges by the global model, with expertise 0.5 and "
-        "similarity 0 to everybody else.",
-        "Models, accuracies and answers are those at the start of the round; in the authors' code later participants "
-        "see the results of earlier ones.",
-        "Losses for the mixture are taken without augmentation, in batches of fixed size and order.",
+        "Only clients that have taken part can be neighbours or count in a minimum or maximum; "
+        "the authors' code gives the others a random network and a random answer to the probe.",
+        "A client that first takes part after the warm-up judges by the global model, with "
+        "expertise 0.5 and similarity 0 to everybody else.",
+        "Models, accuracies and answers are those at the start of the round; in the authors' code "
+        "later participants see the results of earlier ones.",
+        "Losses for the mixture are taken without augmentation, in batches of fixed size and "
+        "order.",
         "The mixture starts from 2-means instead of random points, so it is deterministic.",
-        "Where accuracies do not differ, expertise is 0.5; where similarities do not, they are 1; where all trust in "
-        "an ensemble is 0, its models count equally.",
+        "Where accuracies do not differ, expertise is 0.5; where similarities do not, they are 1; "
+        "where all trust in an ensemble is 0, its models count equally.",
         "An empty clean or auxiliary set is replaced by all samples of the client.",
-        "A neighbour whose losses are not finite is left out; an own model of that kind is replaced by the global one.",
-        "While heads are fine-tuned, bodies run in evaluation mode: no dropout, and no change of BatchNorm statistics.",
+        "A neighbour whose losses are not finite is left out; an own model of that kind is "
+        "replaced by the global one.",
+        "While heads are fine-tuned, bodies run in evaluation mode: no dropout, and no change of "
+        "BatchNorm statistics.",
         "Clients send logits for the probe; the server takes the softmax.",
     )
 
@@ -271,28 +257,23 @@ class FedRN(FedAvg):
         known = cast(Profiled, state).profile
         cohort = fleet.sample(t)
         if t < self.warmup:
-            got = fleet.map(train, cohort, w=state.model)
+            got = fleet.map(warm_up, cohort, w=state.model, method=self)
         else:
             each = self.neighbourhoods(cohort, Roster.of(fleet.clients, known), fleet, t)
-            settings = {
-                "mixture": self.mixture,
-                "threshold": self.threshold,
-                "fine_tune": self.fine_tune,
-            }
-            got = fleet.map(train_on_clean, cohort, each=each, w=state.model, **settings)
+            got = fleet.map(train_on_clean, cohort, each=each, w=state.model, method=self)
             log_mixtures(got, fleet)
-        profile = {
-            **known,
-            **{client: (report["acc"], report["q"]) for client, report in got.items()},
-        }
+        news = {client: (report["acc"], report["q"]) for client, report in got.items()}
+        profile = {**known, **news}
         self.leave_diagnostics(profile, fleet)
-        return Profiled(got.mean(self.weighting(got, fleet)), profile)
+        return Profiled(self.aggregate(got, fleet), profile)
 
     def neighbourhoods(
         self, cohort: Sequence[ClientId], roster: Roster, fleet: Fleet, t: int
     ) -> dict[ClientId, dict[str, Any]]:
         """For each participant its neighbours' last local models, and R of itself and of them."""
-        scores, rng, each = self.scores(roster), fleet.rng(t, "neighbours"), {}
+        scores = self.scores(roster)
+        rng = fleet.rng(t, "neighbours")
+        each: dict[ClientId, dict[str, Any]] = {}
         for client in cohort:
             target = roster.ids.index(client)
             if self.neighbours == "random":

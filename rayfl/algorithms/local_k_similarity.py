@@ -24,22 +24,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, cast
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Count, NonNegative, Positive, component, slot
 from rayfl.errors import ConfigError, broken
-from rayfl.learn.fit import Batch, fit
-from rayfl.learn.losses import k_similarity
+from rayfl.learn.batches import Batch
+from rayfl.learn.local_fit import Fit, Fitting
+from rayfl.learn.losses.k_similarity import k_similarity
 from rayfl.models import ENCODERS
 from rayfl.models.encoders.base import EncoderSpec, TorchEncoder, build_on
 from rayfl.models.encoders.hog import HoG
 from rayfl.models.network import Network, Shape
 from rayfl.protocol import SERVER, Client, Fleet, Out, Vector
 
-See = Callable[[Batch], Tensor]
+Encode = Callable[[Batch], Tensor]
 """The frozen encoder's features of a batch."""
 
 
@@ -50,19 +49,22 @@ class LocalKSimilarity(FedAvg):
 
     citation: ClassVar[str] = "Local K-similarity constraint, arXiv 2511.06169"
     deviations: ClassVar[tuple[str, ...]] = (
-        "By default the encoder sees clean images, once, and its features are kept on disk; in the paper it sees the "
-        "augmented tensor that the network trains on, in every step. `view: batch` does that, at the price of one "
-        "more forward pass a step. Without augmentation, and with the encoder's normalisation, both rank alike.",
-        "Under `view: batch` the encoder is given the run's normalisation and not its own, as one tensor feeds both; "
-        "under `view: cached` it has the one that it was trained with.",
-        "Client features are normalised before their inner product; eq. 2 does not say so, but without it a "
-        "temperature of 0.3 overflows on features of ordinary length.",
-        "The denominator holds the image itself, as eq. 2 is printed; the text counts only m - K - 1 negatives. "
-        "`self_in_denominator: false` leaves it out.",
-        "Gradients flow through an image's features and through its neighbours': no stop-gradient is mentioned.",
-        "A short last batch of m <= K images takes the m - 1 neighbours that there are; one image has none.",
-        "A random encoder has a seed of its own, which no run seed replaces: repetitions that are to use different "
-        "encoders set `method.encoder.seed` beside `seed`.",
+        "By default the encoder sees clean images, once, and its features are kept on disk; in "
+        "the paper it sees the augmented tensor that the network trains on, in every step. `view: "
+        "batch` does that, at the price of one more forward pass a step. Without augmentation, "
+        "and with the encoder's normalisation, both rank alike.",
+        "Under `view: batch` the encoder is given the run's normalisation and not its own, as one "
+        "tensor feeds both; under `view: cached` it has the one that it was trained with.",
+        "Client features are normalised before their inner product; eq. 2 does not say so, but "
+        "without it a temperature of 0.3 overflows on features of ordinary length.",
+        "The denominator holds the image itself, as eq. 2 is printed; the text counts only m - K "
+        "- 1 negatives. `self_in_denominator: false` leaves it out.",
+        "Gradients flow through an image's features and through its neighbours': no stop-gradient "
+        "is mentioned.",
+        "A short last batch of m <= K images takes the m - 1 neighbours that there are; one image "
+        "has none.",
+        "A random encoder has a seed of its own, which no run seed replaces: repetitions that are "
+        "to use different encoders set `method.encoder.seed` beside `seed`.",
     )
 
     encoder: Annotated[EncoderSpec, slot(ENCODERS)] = HoG(cell=4)
@@ -83,64 +85,62 @@ class LocalKSimilarity(FedAvg):
         return {"reference": self.encoder} if self.view == "cached" else {}
 
     def check(self, fleet: Fleet) -> None:
-        fleet.map(refuse, [SERVER], method=self)
+        super().check(fleet)
+        fleet.map(refuse_misfits, [SERVER], method=self)
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
-        got = fleet.map(train, fleet.sample(t), w=state.model, method=self)
-        return replace(state, model=got.mean(self.weighting(got, fleet)))
+        got = fleet.map(train_with_neighbours, fleet.sample(t), w=state.model, method=self)
+        return replace(state, model=self.aggregate(got, fleet))
 
 
-def train(client: Client, *, w: Vector, method: LocalKSimilarity) -> Out:
+def train_with_neighbours(client: Client, *, w: Vector, method: LocalKSimilarity) -> Fitting[Out]:
     """Local SGD on the client's own labels and the encoder's neighbourhoods; one forward pass gives
     z and logits."""
-    see = clean_view(client) if method.view == "cached" else batch_view(client, method.encoder)
+    if method.view == "cached":
+        encode = read_features(client)
+    else:
+        encode = encode_batches(client, method.encoder)
 
     def loss(net: nn.Module, batch: Batch) -> Tensor:
         network = cast(Network, net)
         z = network.features(batch.x)
-        constraint = k_similarity(
-            z, see(batch), method.k, method.temperature, method.self_in_denominator
-        )
-        return (
-            functional.cross_entropy(network.head(z), batch.y) + method.strength * constraint.mean()
-        )
+        own = method.self_in_denominator
+        constraint = k_similarity(z, encode(batch), method.k, method.temperature, own)
+        return method.loss.mean(network.head(z), batch.y) + method.strength * constraint.mean()
 
-    return Out({"n": len(client)}, update=fit(client, w, loss=loss))
+    trained = yield Fit(w, loss=loss)
+    return Out(update=trained.weights)
 
 
-def clean_view(client: Client) -> See:
+def read_features(client: Client) -> Encode:
     """The features that were computed before the first round."""
-    features, device = client.features["reference"], client.learner.device
-    return lambda batch: torch.from_numpy(features[batch.index]).to(device)
+    features = client.features["reference"]
+    return lambda batch: batch.take(features)
 
 
-def batch_view(client: Client, encoder: EncoderSpec) -> See:
+def encode_batches(client: Client, encoder: EncoderSpec) -> Encode:
     """The features of the very tensor that the network is trained on."""
-    frozen = at_this_place(client, encoder)
-
-    def see(batch: Batch) -> Tensor:
-        client.learner.passes.forward += len(batch.x)
-        return frozen.encode_tensor(batch.x)
-
-    return see
+    frozen = keep_encoder(client, encoder)
+    return lambda batch: frozen.encode_tensor(batch.x)
 
 
-def at_this_place(client: Client, encoder: EncoderSpec) -> TorchEncoder:
+def keep_encoder(client: Client, encoder: EncoderSpec) -> TorchEncoder:
     """The place's own copy of the encoder, on its device; made on first use."""
 
     def make() -> TorchEncoder:
-        built = build_on(encoder, cast(Shape, client.x.shape[1:]), client.learner.device)
+        shape = cast(Shape, client.x.shape[1:])
+        built = build_on(encoder, shape, client.learner.device)
         if not isinstance(built, TorchEncoder):
-            rule = "view: batch needs an encoder that is a network, for it encodes tensors on the device"
-            raise ConfigError(
-                broken(rule, type(encoder).__name__, "Choose another encoder, or view: cached.")
-            )
+            rule = "view: batch needs an encoder that is a network: it encodes tensors on a device"
+            remedy = "Choose another encoder, or view: cached."
+            raise ConfigError(broken(rule, type(encoder).__name__, remedy))
+        client.learner.count_passes(built.module)
         return built
 
     return client.learner.keep(f"{encoder!r} for batches", make)
 
 
-def refuse(client: Client, *, method: LocalKSimilarity) -> Out:
+def refuse_misfits(client: Client, *, method: LocalKSimilarity) -> Out:
     """Raise what would go wrong in the first step: more neighbours than a batch has, an encoder
     that does not fit."""
     size = client.learner.training.batch_size
@@ -150,5 +150,5 @@ def refuse(client: Client, *, method: LocalKSimilarity) -> Out:
         rule = f"method.k is at most {most} in batches of {size}"
         raise ConfigError(broken(rule, method.k, "Lower method.k, or raise training.batch_size."))
     if method.view == "batch":
-        at_this_place(client, method.encoder)
+        keep_encoder(client, method.encoder)
     return Out()

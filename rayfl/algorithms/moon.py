@@ -17,56 +17,57 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Count, NonNegative, Positive, component
-from rayfl.learn.fit import Batch, Loss, cross_entropy, fit
-from rayfl.learn.losses import model_contrastive
+from rayfl.learn.batches import Batch
+from rayfl.learn.local_fit import BatchLoss, Fit, Fitting
+from rayfl.learn.losses.model_contrastive import model_contrastive
 from rayfl.models.heads import ProjectedClassifier
 from rayfl.models.network import Network
-from rayfl.protocol import Client, Fleet, Out, Vector
+from rayfl.protocol import Blueprint, Client, Fleet, Out, Vector
 
 FirstNegative = Literal["skip", "init"]
 
 
-def train_contrastively(
-    client: Client, *, w: Vector, mu: float, tau: float, first_negative: FirstNegative
-) -> Out:
+def train_contrastively(client: Client, *, w: Vector, method: Moon) -> Fitting[Out]:
     """Local SGD with the model-contrastive term; the local model is remembered for the next
     visit."""
-    earlier = earlier_model(client, first_negative)
-    loss = cross_entropy if earlier is None else contrastive(client, w, earlier, mu, tau)
-    local = fit(client, w, loss=loss)
-    return Out({"n": len(client)}, update=local, state={"w": local})
+    earlier = load_earlier(client, method.first_negative)
+    if earlier is None:
+        trained = yield Fit(w, loss=method.loss)
+    else:
+        trained = yield Fit(w, loss=contrast_models(client, w, earlier, method))
+    return Out(update=trained.weights, state={"w": trained.weights})
 
 
-def earlier_model(client: Client, first_negative: FirstNegative) -> nn.Module | None:
+def load_earlier(client: Client, first_negative: FirstNegative) -> nn.Module | None:
     """The client's model at the end of its last visit, frozen."""
+    learner = client.learner
     if "w" in client.state:
-        return client.learner.resident(client.state["w"], "earlier").net.eval()
-    # A resident that was never loaded is the network that the run began with.
-    return client.learner.resident(name="initial").net.eval() if first_negative == "init" else None
+        return learner.resident(client.state["w"], "earlier").net.eval()
+    if first_negative == "init":
+        return learner.resident(learner.first_weights(), "earlier").net.eval()
+    return None
 
 
-def contrastive(client: Client, w: Vector, earlier: nn.Module, mu: float, tau: float) -> Loss:
+def contrast_models(client: Client, w: Vector, earlier: nn.Module, method: Moon) -> BatchLoss:
     """The loss of a mini-batch."""
-    passes = client.learner.passes
     received = client.learner.resident(w, "received").net.eval()
 
     def loss(net: nn.Module, batch: Batch) -> Tensor:
-        z, logits = projected(net, batch.x)
+        z, logits = project(net, batch.x)
         with torch.no_grad():
-            z_global, z_earlier = (projected(frozen, batch.x)[0] for frozen in (received, earlier))
-        passes.forward += 2 * len(batch.index)
-        contrast = model_contrastive(z, z_global, [z_earlier], tau).mean()
-        return functional.cross_entropy(logits, batch.y) + mu * contrast
+            z_glob, _ = project(received, batch.x)
+            z_prev, _ = project(earlier, batch.x)
+        contrast = model_contrastive(z, z_glob, [z_prev], method.tau).mean()
+        return method.loss.mean(logits, batch.y) + method.mu * contrast
 
     return loss
 
 
-def projected(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def project(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """The vectors that are compared, and the logits: projections where there is a projection head,
     else features."""
     assert isinstance(net, Network)
@@ -84,11 +85,13 @@ class Moon(FedAvg):
 
     citation: ClassVar[str] = "Li et al., CVPR 2021"
     deviations: ClassVar[tuple[str, ...]] = (
-        "A client's first visit has no contrastive term; the released code has none in the first round only, and later "
-        "contrasts with a random network of the client's own. first_negative: init contrasts with the network that the "
-        "run began with, one for all clients.",
+        "A client's first visit has no contrastive term; the released code has none in the first "
+        "round only, and later contrasts with a random network of the client's own. "
+        "first_negative: init contrasts with the network that the run began with, one for all "
+        "clients.",
         "One earlier model is remembered, the released code's default.",
-        "The network's own head is replaced by a projection (features -> features -> out_dim) and a linear classifier.",
+        "The network's own head is replaced by a projection (features -> features -> out_dim) and "
+        "a linear classifier.",
     )
     mu: NonNegative = 1.0
     """Weight of the contrastive term. Paper: 5 for CIFAR-10, 1 for CIFAR-100; 0 is FedAvg."""
@@ -103,24 +106,14 @@ class Moon(FedAvg):
     """What a client without an earlier model contrasts with: nothing, or the run's initial
     network."""
 
-    def network(self, network: nn.Module) -> nn.Module:
+    def network(self, blueprint: Blueprint) -> nn.Module:
+        network = blueprint()
         if not self.use_head:
             return network
         assert isinstance(network, Network)
-        classifier = [layer for layer in network.head.modules() if isinstance(layer, nn.Linear)][-1]
-        network.head = ProjectedClassifier(
-            network.feature_dim, classifier.out_features, self.out_dim
-        )
+        network.head = ProjectedClassifier(network.feature_dim, blueprint.classes, self.out_dim)
         return network
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
-        cohort, first = fleet.sample(t), self.first_negative
-        got = fleet.map(
-            train_contrastively,
-            cohort,
-            w=state.model,
-            mu=self.mu,
-            tau=self.tau,
-            first_negative=first,
-        )
-        return replace(state, model=got.mean(self.weighting(got, fleet)))
+        got = fleet.map(train_contrastively, fleet.sample(t), w=state.model, method=self)
+        return replace(state, model=self.aggregate(got, fleet))

@@ -23,7 +23,8 @@ class Oracle(FedAvg):
     citation: ClassVar[str] = "Kim et al., CIKM 2022"
     labels: ClassVar[Literal["given", "clean", "true"]] = "clean"
     deviations: ClassVar[tuple[str, ...]] = (
-        "Clients without a single right label are never drawn; in the paper's settings there are none.",
+        "Clients without a single right label are never drawn; in the paper's settings there are "
+        "none.",
     )
 
     def check(self, fleet: Fleet) -> None:

@@ -15,20 +15,22 @@ for rho .9 and 40 steps) and the method diverges."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from torch import Tensor
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Positive, component
 from rayfl.errors import ConfigError, broken
-from rayfl.learn.fit import fit
+from rayfl.learn.local_fit import Fit, Fitting, Trained
+from rayfl.learn.losses.base import SampleLoss
 from rayfl.learn.resident import Resident
-from rayfl.protocol import SERVER, Client, Fleet, Out, Ref, Vector
+from rayfl.learn.training import LocalTraining
+from rayfl.protocol import Client, Fleet, Out, Ref, Vector
 
 Option = Literal["I", "II"]
 Correct = Literal["gradient", "step"]
@@ -41,33 +43,45 @@ class Controlled(Global):
     c: Ref
 
 
-@dataclass
-class Correction:
-    """Takes the drift out of every step of one visit, and counts the steps."""
+def train_controlled(client: Client, *, w: Vector, c: Vector, method: Scaffold) -> Fitting[Out]:
+    """K corrected steps from x = w to y, then the client's new control variate."""
+    own: Vector = client.state.get("c", np.zeros_like(c))
+    training = client.learner.training
+    if method.correct == "gradient":
+        trained = yield Fit(w, loss=method.loss, drift=c - own)
+    else:
+        away = subtract_after_step(client, c - own, training.lr)
+        trained = yield Fit(w, loss=method.loss, after_step=away)
+    y = trained.weights
+    if method.option == "I":
+        dc = whole_gradient(client, w, method.loss) - own
+    elif trained.steps:
+        dc = (w - y)[: len(c)] / np.float32(divisor(method, training, trained)) - c
+    else:  # not a single step, so nothing was learnt about the gradient
+        dc = np.zeros_like(c)
+    # The server adds the same rounded dc, so that c stays the mean of all c_i.
+    return Out(update={"w": y, "dc": dc}, state={"c": own + dc})
 
-    drift: Tensor
-    where: Correct
-    lr: float
-    steps: int = 0
 
-    def gradient(self, parameters: Tensor, gradient: Tensor) -> None:
-        if self.where == "gradient":
-            gradient.add_(self.drift)
+def subtract_after_step(client: Client, drift: Vector, lr: float) -> Callable[[Resident], None]:
+    """Takes lr times the drift out of the parameters, as NIID-Bench does."""
+    away: Tensor = torch.from_numpy(drift).to(client.learner.device)
 
-    def step(self, resident: Resident) -> None:
-        self.steps += 1
-        if self.where == "step":
-            resident.parameters.sub_(self.drift, alpha=self.lr)
+    def correct(resident: Resident) -> None:
+        resident.parameters.sub_(away, alpha=lr)
 
-    def divisor(self, momentum: float) -> float:
-        """What makes a mean gradient of the way from x to y."""
-        return self.lr * (
-            momentum_sum(momentum, self.steps) if self.where == "gradient" else self.steps
-        )
+    return correct
+
+
+def divisor(method: Scaffold, training: LocalTraining, trained: Trained) -> float:
+    """What makes a mean gradient of the way from x to y: A lr, or K lr."""
+    if method.correct == "step":
+        return training.lr * trained.steps
+    return training.lr * momentum_sum(training.momentum, trained.steps)
 
 
 def momentum_sum(momentum: float, steps: int) -> float:
-    """How many plain steps so many steps with momentum are worth, while the gradient stays the
+    """A: how many plain steps so many steps with momentum are worth, while the gradient stays the
     same.
 
     >>> momentum_sum(0.0, 40), round(momentum_sum(0.9, 40), 6)
@@ -76,27 +90,7 @@ def momentum_sum(momentum: float, steps: int) -> float:
     return float((steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum))
 
 
-def train_controlled(
-    client: Client, *, w: Vector, c: Vector, option: Option, correct: Correct
-) -> Out:
-    """Local SGD with corrected steps, then the client's new control variate."""
-    training = client.learner.training
-    own: Vector = client.state.get("c", np.zeros_like(c))
-    correction = Correction(
-        torch.from_numpy(c - own).to(client.learner.device), correct, training.lr
-    )
-    y = fit(client, w, adjust=correction.gradient, after_step=correction.step)
-    if option == "I":
-        dc = whole_gradient(client, w) - own
-    elif divisor := correction.divisor(training.momentum):
-        dc = (w - y)[: len(c)] / np.float32(divisor) - c
-    else:  # not a single step, so nothing was learnt about the gradient
-        dc = np.zeros_like(c)
-    # The server adds the same rounded dc, so that c stays the mean of all c_i.
-    return Out({"n": len(client)}, update={"w": y, "dc": dc}, state={"c": own + dc})
-
-
-def whole_gradient(client: Client, w: Vector) -> Vector:
+def whole_gradient(client: Client, w: Vector, loss: SampleLoss) -> Vector:
     """The gradient of the mean loss over all samples of the client, in evaluation mode."""
     learner = client.learner
     resident = learner.resident(w)
@@ -106,19 +100,16 @@ def whole_gradient(client: Client, w: Vector) -> Vector:
     for start in range(0, len(client), learner.evaluation_batch):
         part = slice(start, start + learner.evaluation_batch)
         logits = resident.net(learner.normalise(learner.pixels(client.x[part])))
-        loss = functional.cross_entropy(logits, y[part], reduction="sum") / len(client)
-        loss.backward()  # type: ignore[no-untyped-call]
-    learner.passes.forward += len(client)
-    learner.passes.backward += len(client)
+        learner.backward(loss(logits, y[part]).sum() / len(client))
     return np.array(resident.gradient.cpu().numpy(), copy=True)
 
 
-def no_control(client: Client) -> Out:
+def make_zeros(client: Client) -> Out:
     """A control variate of zeros, one for each parameter."""
-    return Out(update=np.zeros(client.learner.resident().n_parameters, np.float32))
+    return Out(update=np.zeros(client.learner.shape_of().n_parameters, np.float32))
 
 
-def move(
+def step_server(
     _: Client, *, x: Vector, y: Vector, c: Vector, dc: Vector, eta_g: float, share: float
 ) -> Out:
     """The server's step: parameters by eta_g, control variate by the share of clients that took
@@ -136,13 +127,15 @@ class Scaffold(FedAvg):
 
     citation: ClassVar[str] = "Karimireddy et al., ICML 2020"
     deviations: ClassVar[tuple[str, ...]] = (
-        "With momentum, which the paper does not have, option II divides by the weight that the steps really had, not "
-        "by their number.",
-        "correct: step corrects after the optimiser's step and divides by the number of steps, as NIID-Bench does.",
-        "Models are averaged by size unless `weighting` says otherwise, where the paper averages equally; control "
-        "variates always count equally, so that c stays the mean of all c_i.",
+        "With momentum, which the paper does not have, option II divides by the weight that the "
+        "steps really had, not by their number.",
+        "correct: step corrects after the optimiser's step and divides by the number of steps, as "
+        "NIID-Bench does.",
+        "Models are averaged by size unless `weighting` says otherwise, where the paper averages "
+        "equally; control variates always count equally, so that c stays the mean of all c_i.",
         "BatchNorm statistics are neither corrected nor scaled by eta_g: they are averaged.",
-        "Option I takes the gradient in evaluation mode on images as they are, without dropout or augmentation.",
+        "Option I takes the gradient in evaluation mode on images as they are, without dropout or "
+        "augmentation.",
     )
     eta_g: Positive = 1.0
     """The server's step. Paper: 1."""
@@ -162,15 +155,14 @@ class Scaffold(FedAvg):
             )
 
     def init(self, fleet: Fleet, model: Ref) -> Controlled:
-        return Controlled(model, c=fleet.serve(no_control))
+        return Controlled(model, c=fleet.serve(make_zeros)["w"])
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Controlled:
-        assert isinstance(state, Controlled)
-        x, c = state.model, state.c
-        got = fleet.map(
-            train_controlled, fleet.sample(t), w=x, c=c, option=self.option, correct=self.correct
-        )
-        y, dc = got.mean(self.weighting(got, fleet)), got.mean(dict.fromkeys(got, 1.0), "dc")
+        x = state.model
+        c = cast(Controlled, state).c
+        got = fleet.map(train_controlled, fleet.sample(t), w=x, c=c, method=self)
+        y = self.aggregation(got, self.weighting(got, fleet), fleet, "w")
+        dc = got.mean(dict.fromkeys(got, 1.0), "dc")
         share = len(got) / len(fleet.clients)
-        moved = fleet.map(move, [SERVER], x=x, y=y, c=c, dc=dc, eta_g=self.eta_g, share=share)
-        return replace(state, model=moved.mean({SERVER: 1.0}), c=moved.mean({SERVER: 1.0}, "c"))
+        moved = fleet.serve(step_server, x=x, y=y, c=c, dc=dc, eta_g=self.eta_g, share=share)
+        return Controlled(moved["w"], moved["c"])

@@ -8,81 +8,42 @@ section 4.2."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
+from rayfl.algorithms.parts.server_training import for_epochs, refuse_idle_server
 from rayfl.component import Count, Fraction, component
-from rayfl.errors import ConfigError, broken
-from rayfl.learn.fit import Batch, fit
-from rayfl.learn.learner import Learner
-from rayfl.learn.losses import gce
-from rayfl.learn.optimisers import optimiser
-from rayfl.learn.resident import Resident
-from rayfl.learn.training import LocalTraining
-from rayfl.protocol import (
-    SERVER,
-    Algorithm,
-    Client,
-    ClientId,
-    Fleet,
-    Out,
-    Ref,
-    Replies,
-    Shard,
-    Vector,
-)
+from rayfl.learn.batches import Batch
+from rayfl.learn.local_fit import Fit, Fitting
+from rayfl.learn.losses.gce import gce
+from rayfl.protocol import Algorithm, Client, ClientId, Fleet, Out, Ref, Shard, Vector
 
 
 @dataclass(frozen=True)
-class Server:
+class Supervised:
     """The server's model, and the memory of its optimiser."""
 
     model: Ref
     optimiser: Ref | None = None
 
 
-def owning(client: Client, data: Shard) -> Client:
-    """The server as the owner of a named set."""
-    return replace(client, x=data.x, labels=data.y, state={})
-
-
-def for_epochs(learner: Learner, epochs: int) -> LocalTraining:
-    """The run's local settings, for so many passes over the server's images."""
-    return learner.training.model_copy(update={"epochs": epochs, "steps": None})
-
-
-def refuse_idle(got: Replies) -> None:
-    """A server that finds no whole batch in its set would pass for one that learns nothing from
-    it."""
-    if not got[SERVER]["steps"]:
-        rule = "the server's labelled set fills at least one batch (a whole one with training.drop_last)"
-        raise ConfigError(
-            broken(
-                rule, "a set without one", "Enlarge split.labelled, or reduce training.batch_size."
-            )
-        )
-
-
-def train(
-    client: Client, *, w: Vector, memory: Vector | None, data: Shard, gamma: float, epochs: int
-) -> Out:
+def train_at_server(
+    server: Client, *, w: Vector, memory: Vector | None, data: Shard, method: ServerSL
+) -> Fitting[Out]:
     """Mini-batch descent on the server's labels; the optimiser goes on where the last round left
     it."""
-    settings = for_epochs(client.learner, epochs)
-    update = optimiser(client.learner.resident(w), settings, memory)
-    steps = 0
-
-    def count(_: Resident) -> None:
-        nonlocal steps
-        steps += 1
+    gamma = 0.0 if method.loss == "ce" else method.gamma
 
     def loss(net: nn.Module, batch: Batch) -> Tensor:
         return gce(net(batch.x), batch.y, gamma).mean()
 
-    w = fit(owning(client, data), w, loss=loss, training=settings, after_step=count, update=update)
-    return Out({"steps": steps}, update={"w": w, "optimiser": update.dump()})
+    settings = for_epochs(method.epochs)
+    own = server.on(data)
+    trained = yield Fit(w, loss=loss, client=own, settings=settings, memory=memory, remember=True)
+    update = {"w": trained.weights, "optimiser": trained.memory}
+    return Out({"steps": trained.steps}, update=update)
 
 
 @component
@@ -94,8 +55,8 @@ class ServerSL(Algorithm):
     needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"labelled": "labels"}
     client_labels: ClassVar[bool] = False
     deviations: ClassVar[tuple[str, ...]] = (
-        "The length of training is not printed: a round is `epochs` passes, so that curves share FedCR's axis, whose "
-        "pre-training and server training take as many passes a round.",
+        "The length of training is not printed: a round is `epochs` passes, so that curves share "
+        "FedCR's axis, whose pre-training and server training take as many passes a round.",
         "The paper does not name the loss: cross-entropy, or the generalised one on request.",
     )
     epochs: Count = 5
@@ -105,23 +66,15 @@ class ServerSL(Algorithm):
     gamma: Fraction = 0.6
     """Exponent of the generalised cross-entropy (FedCR: 0.6; neutral: 0, cross-entropy)."""
 
-    def init(self, fleet: Fleet, model: Ref) -> Server:
-        return Server(model)
+    def init(self, fleet: Fleet, model: Ref) -> Supervised:
+        return Supervised(model)
 
-    def round(self, state: Server, fleet: Fleet, t: int) -> Server:
-        gamma = 0.0 if self.loss == "ce" else self.gamma
-        data, memory = fleet.data("labelled"), state.optimiser
-        got = fleet.map(
-            train,
-            [SERVER],
-            w=state.model,
-            memory=memory,
-            data=data,
-            gamma=gamma,
-            epochs=self.epochs,
-        )
-        refuse_idle(got)
-        return Server(*(got.mean({SERVER: 1.0}, key) for key in ("w", "optimiser")))
+    def round(self, state: Supervised, fleet: Fleet, t: int) -> Supervised:
+        data = fleet.data("labelled")
+        memory = state.optimiser
+        got = fleet.serve(train_at_server, w=state.model, memory=memory, data=data, method=self)
+        refuse_idle_server(got.report)
+        return Supervised(got["w"], got["optimiser"])
 
-    def model(self, state: Server, client: ClientId | None = None) -> Ref:
+    def model(self, state: Supervised, fleet: Fleet, client: ClientId | None = None) -> Ref:
         return state.model

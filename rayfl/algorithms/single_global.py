@@ -19,9 +19,12 @@ class SingleGlobal(FedAvg):
     citation: ClassVar[str] = "FB-NLL, baseline of Tables IV-VI"
     personal: ClassVar[bool] = True
     deviations: ClassVar[tuple[str, ...]] = (
-        "Answers are the best of all classes, not of the user's task alone; the paper leaves this open.",
-        "BatchNorm statistics are averaged over users with different classes and not measured again.",
-        "Users that a round's draw leaves out do not train; the paper's rounds have everybody (training.fraction).",
+        "Answers are the best of all classes, not of the user's task alone; the paper leaves this "
+        "open.",
+        "BatchNorm statistics are averaged over users with different classes and not measured "
+        "again.",
+        "Users that a round's draw leaves out do not train; the paper's rounds have everybody "
+        "(training.fraction).",
     )
 
     weighting: Annotated[Weighting, slot(WEIGHTINGS)] = Equal()

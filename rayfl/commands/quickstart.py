@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from rayfl.config.schema import Config, load_config
-from rayfl.run.experiment import Result
-from rayfl.run.experiment import run as run_experiment
+from rayfl.run.experiment import Result, run as run_experiment
 from rayfl.run.progress import progress_for
 
 CLEAN = "noise=none"

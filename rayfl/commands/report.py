@@ -52,8 +52,7 @@ def report(
     dataset, partition and noise."""
     from rayfl.config.schema import default_output
     from rayfl.report.curves import slug
-    from rayfl.report.publish import publish
-    from rayfl.report.publish import track as log_report
+    from rayfl.report.publish import publish, track as log_report
     from rayfl.tracking.tracker import default_uri
 
     folder = (runs or default_output()).absolute()

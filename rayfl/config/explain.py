@@ -4,20 +4,16 @@ spelling."""
 from __future__ import annotations
 
 import dataclasses
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rayfl.component import _Slot
+from rayfl.component import WIDEST, _Slot, show_value as shown
 from rayfl.errors import ConfigError, nearest
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 SHOWN = 8
-WIDEST = 80
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = SHORT.maxlong = WIDEST
 
 
 def explained(error: ValidationError, model: type[BaseModel], settings: Any, where: str) -> str:
@@ -65,12 +61,6 @@ def choices(item: Mapping[str, Any]) -> list[str]:
     """The literals that would have been allowed."""
     expected = str(item.get("ctx", {}).get("expected", ""))
     return expected.replace(" or ", ", ").replace("'", "").split(", ")
-
-
-def shown(value: Any) -> str:
-    """A value, cut short; aliases in YAML can make small texts immense."""
-    text = SHORT.repr(value)
-    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
 
 
 def is_branch(part: Any) -> bool:
@@ -132,3 +122,6 @@ def fields_of(owner: Any) -> list[str]:
     if dataclasses.is_dataclass(owner):
         return [field.name for field in dataclasses.fields(owner)]
     return []
+
+
+__all__ = ["WIDEST", "explained", "shown"]

@@ -1,53 +1,48 @@
-"""What every fleet does the same way: cohorts, streams, the table of client state, and the costs of
+"""What every fleet does the same way: cohorts, visits, the table of client state, and the costs of
 a real system."""
 
 from __future__ import annotations
 
 import itertools
-import time
+import weakref
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, PhaseError, broken
+from rayfl.fleet.accounts import Clock, Costs
 from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, nbytes
+from rayfl.fleet.replies import FinishedMap, FleetReplies, Mean
+from rayfl.fleet.streams import Streams
+from rayfl.fleet.sums.updates import UpdateId
 from rayfl.learn.training import Training
-from rayfl.protocol import SERVER, ClientId, DataRef, Fleet, NobodyLeft, Phase, Ref, Replies, Report
+from rayfl.protocol import (
+    SERVER,
+    Client,
+    ClientId,
+    DataRef,
+    Fleet,
+    NobodyLeft,
+    Out,
+    Phase,
+    Ref,
+    Replies,
+    Report,
+    Served,
+    Vector,
+)
 
 if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
 
-
-class Key(ISeedSequence):
-    """The key of a Philox generator, given as a seed: its own `key` would first ask the system for
-    entropy."""
-
-    def __init__(self, *words: int) -> None:
-        self.words = np.array(words, np.uint64)
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
-        return self.words
-
-
-@dataclass(frozen=True)
-class Streams:
-    """Random streams that depend on nothing but (seed, round, client)."""
-
-    seed: int
-
-    def __call__(self, t: int, client: ClientId) -> np.random.Generator:
-        # Rounds begin at -1 and the server's ids are negative: shifted, each fills its half of one
-        # word.
-        return np.random.Generator(
-            np.random.Philox(Key(self.seed, ((t + 1) << 32) + client + (1 << 31)))
-        )  # type: ignore[arg-type]
+TEST_SET = "test"
+"""The set that only the experiment's own evaluation sees."""
 
 
 @dataclass(frozen=True)
@@ -61,48 +56,8 @@ class Spec:
     training: Training = field(default_factory=Training)
 
 
-@dataclass
-class Costs:
-    """What the real system would have sent and computed, since the last `take`."""
-
-    participants: int = 0
-    down: int = 0
-    up: int = 0
-    forward: int = 0
-    backward: int = 0
-    server_forward: int = 0
-    server_backward: int = 0
-
-    def take(self) -> dict[str, int]:
-        taken = asdict(self)
-        self.__init__()  # type: ignore[misc]
-        return taken
-
-
-@dataclass
-class Clock:
-    """Seconds since the last `take`: of phases, over all places; of sending them off; of adding up
-    what they made."""
-
-    busy: float = 0.0
-    broadcast: float = 0.0
-    reduce: float = 0.0
-
-    @contextmanager
-    def running(self, hand: Literal["broadcast", "reduce"]) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, hand, getattr(self, hand) + time.perf_counter() - started)
-
-    def take(self) -> dict[str, float]:
-        taken = {f"time/{hand}_s": seconds for hand, seconds in vars(self).items()}
-        self.__init__()  # type: ignore[misc]
-        return taken
-
-
-Then = Callable[[Mapping[ClientId, Report], float], object]
+WhenDone = Callable[[Mapping[ClientId, Report], float], object]
+"""Given the reports of an errand, and the seconds that it took."""
 
 
 class Errand:
@@ -123,14 +78,16 @@ class BaseFleet(Fleet):
         # array.
         self._sizes: list[int] = self.sizes.tolist()
         height, width, channels = holdings.x.shape[1:]
-        self.shape, self.training = (height, width, channels), spec.training
+        self.shape = (height, width, channels)
+        self.training = spec.training
+        self.classes = holdings.classes
         self.clients: Sequence[ClientId] = [int(k) for k in np.flatnonzero(self.sizes)]
+        self.cohort = min(spec.cohort, len(self.clients))
         self.sets = {name: len(shard) for name, shard in holdings.sets.items()}
         self.fingerprints = dict(holdings.fingerprints)
         self.owned = np.sort(holdings.order[holdings.offsets[0] :])
         self.costs = Costs()
         self.clock = Clock()
-        self.round = 0
         self.diverged: list[ClientId] = []
         self.table: dict[ClientId, dict[str, Ref]] = {}
         self.left: dict[str, NDArray[Any]] = {}
@@ -139,34 +96,57 @@ class BaseFleet(Fleet):
         self._estimates: dict[str, dict[ClientId, float]] = {}
         self._answers: dict[str, dict[ClientId, NDArray[Any]]] = {}
         self._numbers = itertools.count()
+        self._visits: Counter[tuple[ClientId, bool]] = Counter()
+        self._draws = 0
+        self._round = 0
 
-    # -- what a method sees ------------------------------------------------------------------------------------
+    @property
+    def round(self) -> int:
+        """The round that is under way."""
+        return self._round
 
-    def size(self, client: ClientId) -> int:
-        return 0 if client < 0 else self._sizes[client]
+    @round.setter
+    def round(self, t: int) -> None:
+        self._round = t
+        # Nobody has been visited in it yet.
+        self._visits.clear()
+        self._draws = 0
+
+    def count_visit(self, client: ClientId, examined: bool = False) -> int:
+        """How often this client was visited in this round before; it is now."""
+        before = self._visits[client, examined]
+        self._visits[client, examined] = before + 1
+        return before
+
+    # -- what a method sees ------------------------------------------------------------------------
+
+    def size(self, owner: ClientId | str) -> int:
+        if isinstance(owner, str):
+            return self.sets[self.data(owner).handle]
+        return 0 if owner < 0 else self._sizes[owner]
 
     def sample(self, t: int, among: Iterable[ClientId] | None = None) -> list[ClientId]:
         if among is not None:
-            return self._drawn(t, sorted(set(among)))
+            draw = self._draws
+            self._draws += 1
+            return self._draw(t, sorted(set(among)), draw)
         ahead = self._cohort
-        self._cohort = (t, ahead[1] if ahead[0] == t else self._drawn(t, self.clients))
+        self._cohort = (t, ahead[1] if ahead[0] == t else self._draw(t, self.clients))
         return list(self._cohort[1])
 
-    def _drawn(self, t: int, pool: Sequence[ClientId]) -> list[ClientId]:
+    def _draw(self, t: int, pool: Sequence[ClientId], draw: int = 0) -> list[ClientId]:
         if not pool:
-            raise ConfigError(
-                broken("a round needs at least one client to draw from", f"none in round {t}")
-            )
-        drawn = self.rng(t, "cohort").choice(
-            len(pool), size=min(self.spec.cohort, len(pool)), replace=False
-        )
+            rule = "a round needs at least one client to draw from"
+            raise ConfigError(broken(rule, f"none in round {t}"))
+        rng = self.rng(t, f"cohort {draw}" if draw else "cohort")
+        drawn = rng.choice(len(pool), size=min(self.spec.cohort, len(pool)), replace=False)
         return sorted(pool[i] for i in drawn.tolist())
 
     def draw_ahead(self) -> None:
         """Draw the next round's cohort, where this round's was drawn: there is time while others
         work."""
         if self._cohort[0] == self.round:
-            self._cohort = (self.round + 1, self._drawn(self.round + 1, self.clients))
+            self._cohort = (self.round + 1, self._draw(self.round + 1, self.clients))
 
     def map(
         self,
@@ -175,10 +155,32 @@ class BaseFleet(Fleet):
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> Replies:
-        tasks = self._tasks(sorted(set(clients)), each or {})
+        return self._map(phase, sorted(set(clients)), each or {}, shared)
+
+    def chain(
+        self,
+        phase: Phase,
+        clients: Sequence[ClientId],
+        w: Ref,
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> Replies:
+        if len(set(clients)) < len(clients):
+            raise ConfigError(broken("a chain visits each client once", list(clients)))
+        return self._map(phase, list(clients), each or {}, {"w": w, **shared}, chain=True)
+
+    def _map(
+        self,
+        phase: Phase,
+        clients: Sequence[ClientId],
+        each: Mapping[ClientId, Mapping[str, Any]],
+        shared: Mapping[str, Any],
+        chain: bool = False,
+    ) -> FleetReplies:
+        tasks = self._make_tasks(clients, each)
         number = next(self._numbers)
         try:
-            done, stored = self.execute(number, phase, tasks, shared)
+            done, stored = self.execute(number, phase, tasks, shared, chain)
             self.refuse_errors(done.values())
         except BaseException:
             self.forget(number)
@@ -186,42 +188,59 @@ class BaseFleet(Fleet):
         diverged = tuple(client for client, outcome in done.items() if not outcome.finite)
         self.diverged += diverged
         # After the last client: nobody may see what another one left in the same map.
-        self._commit(
-            {client: handle for client, handle in stored.items() if client not in diverged}, done
-        )
+        kept = {client: handle for client, handle in stored.items() if client not in diverged}
+        self._commit(kept, done)
         self._account(done.values(), tasks, shared)
-        alive = {client: outcome for client, outcome in done.items() if client not in diverged}
-        # Made even for a void round: it frees the updates.
-        replies = self.replies(number, phase, tasks, shared, alive)
+        alive = {client: outcome for client, outcome in done.items() if outcome.finite}
+        finished = FinishedMap(number, phase, tasks, shared, alive, chain)
+        # Even for a void round: whoever is left of it is freed.
+        weakref.finalize(finished, self.forget, number)
+        replies = FleetReplies(self, dict.fromkeys(alive, finished))
         if tasks and not alive:
             raise NobodyLeft(f"round {self.round}: every one of {len(tasks)} updates diverged")
         replies.diverged = diverged
         return replies
 
-    def serve(self, phase: Phase, **inputs: Any) -> Ref:
-        # The mean of one is that one, bit for bit.
-        return self.map(phase, [SERVER], **inputs).mean({SERVER: 1.0})
+    def serve(self, phase: Phase, **inputs: Any) -> Served:
+        got = self._map(phase, [SERVER], {}, inputs)
+        return Served(got[SERVER], got.refs(SERVER))
+
+    def combine(self, *terms: tuple[float, Ref]) -> Ref:
+        factors = [float(factor) for factor, _ in terms]
+        vectors = [ref for _, ref in terms]
+        return self.serve(_add_vectors, factors=factors, vectors=vectors)["w"]
+
+    def initial(self, i: int = 0) -> Ref:
+        return self.serve(_give_first_weights, i=i)["w"]
 
     def state(self, client: ClientId, key: str) -> Ref | None:
         return self.table.get(client, {}).get(key)
 
     def data(self, name: str) -> DataRef:
+        if name == TEST_SET:
+            rule = "a method sees what a real federation has"
+            remedy = "Test images are the experiment's; split.validation gives the server a set."
+            raise ConfigError(broken(rule, f"the set '{name}'", remedy))
         if name not in self.sets:
-            known = ", ".join(sorted(self.sets)) or "none"
-            raise ConfigError(
-                broken(
-                    f"this federation has the named sets {known}", f"'{name}'", f"Set split.{name}."
-                )
-            )
+            known = ", ".join(sorted(set(self.sets) - {TEST_SET})) or "none"
+            rule = f"this federation has the named sets {known}"
+            raise ConfigError(broken(rule, f"'{name}'", f"Set split.{name}."))
         return DataRef(name)
 
     def log(self, **metrics: float) -> None:
-        self._logged.update(metrics)
+        for name, value in metrics.items():
+            try:
+                self._logged[name] = float(value)
+            except (TypeError, ValueError):
+                got = f"{name}={value!r}"
+                remedy = "Use fleet.leave for arrays."
+                raise ConfigError(broken("fleet.log takes numbers", got, remedy)) from None
 
     def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
         self._estimates[name] = {client: float(value) for client, value in sorted(values.items())}
         # What was said of a client stands until something else is.
-        latest = np.array(self.left.get(f"estimate/{name}", np.full(len(self.sizes), np.nan)))
+        unknown = np.full(len(self.sizes), np.nan)
+        latest = np.array(self.left.get(f"estimate/{name}", unknown))
         latest[list(self._estimates[name])] = list(self._estimates[name].values())
         self.left[f"estimate/{name}"] = latest
 
@@ -235,64 +254,95 @@ class BaseFleet(Fleet):
     def rng(self, t: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self.spec.streams.seed, t, zlib.crc32(purpose.encode())])
 
-    # -- what the engine sees ----------------------------------------------------------------------------------
+    # -- what the engine sees ----------------------------------------------------------------------
+
+    def held_set(self, name: str) -> DataRef:
+        """Any named set, the test set included: for the experiment alone."""
+        return DataRef(name)
 
     def take_logged(self) -> dict[str, float]:
-        logged, self._logged = self._logged, {}
+        """The method's measures since the last call."""
+        logged = self._logged
+        self._logged = {}
         return logged
 
     def take_estimates(self) -> dict[str, dict[ClientId, float]]:
-        estimates, self._estimates = self._estimates, {}
+        """What the method believed of clients since the last call."""
+        estimates = self._estimates
+        self._estimates = {}
         return estimates
 
     def take_answers(self) -> dict[str, dict[ClientId, NDArray[Any]]]:
-        answers, self._answers = self._answers, {}
+        """What clients' models said of named sets since the last call."""
+        answers = self._answers
+        self._answers = {}
         return answers
 
     def take_diverged(self) -> list[ClientId]:
-        diverged, self.diverged = self.diverged, []
+        """Whose updates were not finite since the last call."""
+        diverged = self.diverged
+        self.diverged = []
         return diverged
 
-    def later(
+    def start_errand(
         self,
         phase: Phase,
         each: Mapping[ClientId, Mapping[str, Any]],
-        then: Then,
+        when_done: WhenDone,
         **shared: Any,
     ) -> Errand:
-        """Run server tasks that no round waits for; `then` is given their reports, and the seconds
-        that they took."""
-        tasks = self._tasks(list(each), each)
+        """Run server tasks that no round waits for."""
+        tasks = self._make_errand_tasks(each)
         # By default there is nobody to work beside, so it is done on the spot.
         done, _ = self.execute(next(self._numbers), phase, tasks, shared)
-        self.tell(then, done.values())
+        self.end_errand(when_done, done.values())
         return Errand()
 
-    def tell(self, then: Then, done: Iterable[Done]) -> None:
-        """End an errand."""
+    def _make_errand_tasks(
+        self, each: Mapping[ClientId, Mapping[str, Any]]
+    ) -> dict[ClientId, Task]:
+        """Tasks that do not count as visits: what goes on beside a round must not change its
+        streams."""
+        return {
+            task: Task(task, self.round, dict(inputs), NOTHING) for task, inputs in each.items()
+        }
+
+    def end_errand(self, when_done: WhenDone, done: Iterable[Done]) -> None:
+        """Hand over what an errand brought."""
         outcomes = list(done)
         self.refuse_errors(outcomes)
         reports = {outcome.client: outcome.report for outcome in outcomes}
-        then(reports, sum(outcome.seconds for outcome in outcomes))
+        when_done(reports, sum(outcome.seconds for outcome in outcomes))
 
-    # -- what a place provides ---------------------------------------------------------------------------------
+    # -- what a place provides ---------------------------------------------------------------------
 
     @abstractmethod
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
-    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        """Run all tasks; outcomes and handles of the stored state, by ascending client id."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def replies(
         self,
         number: int,
         phase: Phase,
         tasks: Mapping[ClientId, Task],
         shared: Mapping[str, Any],
-        done: Mapping[ClientId, Done],
-    ) -> Replies:
+        chain: bool = False,
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
+        """Run all tasks; outcomes and handles of the stored state, by ascending client id. A chain
+        runs in the order of its tasks, at one place."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def reduce(self, mean: Mean) -> Ref:
+        """The weighted mean of updates, wherever they lie."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def examine(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Mapping[str, Any],
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        """Run a phase of the server on updates, each where it lies."""
         raise NotImplementedError
 
     @abstractmethod
@@ -313,7 +363,7 @@ class BaseFleet(Fleet):
     def close(self) -> None:
         """Release every process that this fleet started."""
 
-    # -- shared machinery --------------------------------------------------------------------------------------
+    # -- shared machinery --------------------------------------------------------------------------
 
     def refuse_errors(self, done: Iterable[Done]) -> None:
         """A phase that raised stops the run: nothing is aggregated from survivors."""
@@ -323,33 +373,32 @@ class BaseFleet(Fleet):
                 raise outcome.refusal
             if outcome.error is not None:
                 who = "the server" if outcome.client < 0 else f"client {outcome.client}"
-                raise PhaseError(
-                    f"a phase raised on {who} in round {self.round}:\n{outcome.error.rstrip()}"
-                )
+                where = f"a phase raised on {who} in round {self.round}"
+                raise PhaseError(f"{where}:\n{outcome.error.rstrip()}")
 
     def account_server(self, done: Iterable[Done]) -> None:
+        """Charge the server for what it computed."""
         for outcome in done:
             self.costs.server_forward += outcome.forward
             self.costs.server_backward += outcome.backward
             self.clock.busy += outcome.seconds
 
-    def _tasks(
+    def _make_tasks(
         self, clients: Sequence[ClientId], each: Mapping[ClientId, Mapping[str, Any]]
     ) -> dict[ClientId, Task]:
         if max(clients, default=0) >= len(self.sizes):
             raise ConfigError(broken(f"clients have ids below {len(self.sizes)}", max(clients)))
-        t, table = self.round, self.table
-        # Inputs are copied: lost work is done again later, when the method may have changed its
-        # own.
-        return {
-            client: Task(
-                client,
-                t,
-                dict(own) if (own := each.get(client)) else NOTHING,
-                table.get(client, NOTHING),
-            )
-            for client in clients
-        }
+        t = self.round
+        table = self.table
+        tasks = {}
+        for client in clients:
+            own = each.get(client)
+            # Inputs are copied: lost work is done again later, when the method may have changed its
+            # own.
+            inputs = dict(own) if own else NOTHING
+            state = table.get(client, NOTHING)
+            tasks[client] = Task(client, t, inputs, state, self.count_visit(client))
+        return tasks
 
     def _commit(self, stored: Mapping[ClientId, Any], done: Mapping[ClientId, Done]) -> None:
         for client, handle in stored.items():
@@ -368,7 +417,8 @@ class BaseFleet(Fleet):
         self.account_server(outcome for outcome in outcomes if outcome.client < 0)
         own = [inputs for outcome in clients if (inputs := tasks[outcome.client].inputs)]
         costs = self.costs
-        costs.participants += len(clients)
+        # A client that is visited twice in a round takes part once.
+        costs.participants += sum(not tasks[outcome.client].visit for outcome in clients)
         # Numbers among the inputs are settings, which a real client would have been told once.
         costs.down += len(clients) * nbytes(shared, scalars=False) + nbytes(own, scalars=False)
         costs.up += sum(outcome.up for outcome in clients)
@@ -377,9 +427,14 @@ class BaseFleet(Fleet):
         self.clock.busy += sum(outcome.seconds for outcome in clients)
 
 
-def examined(fleet: BaseFleet, done: Iterable[Done]) -> dict[ClientId, Report]:
-    """The reports of an examination, charged to the server."""
-    outcomes = sorted(done, key=lambda outcome: outcome.client)
-    fleet.refuse_errors(outcomes)
-    fleet.account_server(outcomes)
-    return {outcome.client: outcome.report for outcome in outcomes}
+def _add_vectors(_: Client, *, factors: Sequence[float], vectors: Sequence[Vector]) -> Out:
+    """A linear combination, added up in the order of its terms."""
+    total = np.zeros(len(vectors[0]))
+    for factor, vector in zip(factors, vectors, strict=True):
+        total += factor * vector.astype(np.float64)
+    return Out(update=total.astype(np.float32))
+
+
+def _give_first_weights(client: Client, *, i: int) -> Out:
+    """First weights number `i`."""
+    return Out(update=client.learner.first_weights(i))

@@ -16,11 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import RayflError, broken
-from rayfl.fleet.stacking import Lockstep, Visit, begun, together
-from rayfl.fleet.sums.exact_sums import CHUNK, Grid, Partial, partial_sum, whole_sum
-from rayfl.fleet.sums.shared_memory import Page, Pages
+from rayfl.fleet.stacking import (
+    StackingPolicy,
+    Visit,
+    begin_visit,
+    carry_out_stackable,
+)
+from rayfl.fleet.sums.exact_sums import CHUNK
+from rayfl.fleet.sums.updates import UpdateId, Updates
 from rayfl.protocol import (
     REPORT_LIMIT,
+    SERVER,
     Client,
     ClientId,
     DataRef,
@@ -47,6 +53,7 @@ class Holdings:
     offsets: NDArray[np.int64]
     sets: Mapping[str, Shard] = field(default_factory=dict)
     client_labels: bool = True
+    classes: int = 0
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """A hash of each named set's rows, for what is cached about it."""
 
@@ -78,6 +85,10 @@ class Task(NamedTuple):
     t: int
     inputs: Mapping[str, Any]
     state: Mapping[str, Any]
+    visit: int = 0
+    """How often this client was visited in this round before."""
+    examined: bool = False
+    """Whether it is the server that looks at this client's update."""
 
 
 NOTHING: Mapping[str, Any] = {}
@@ -110,20 +121,21 @@ class Executor:
         self,
         holdings: Holdings,
         learner: Learner,
-        rng: Callable[[int, ClientId], np.random.Generator],
+        stream_of: Callable[[Task], np.random.Generator],
     ) -> None:
-        self.holdings = replace(
-            holdings, sets={name: locked(shard) for name, shard in holdings.sets.items()}
-        )
-        self.learner, self.rng, self.lockstep = learner, rng, Lockstep(learner)
-        self.updates: dict[tuple[int, ClientId], Mapping[str, Vector]] = {}
+        locked_sets = {name: lock_shard(shard) for name, shard in holdings.sets.items()}
+        self.holdings = replace(holdings, sets=locked_sets)
+        self.learner = learner
+        self.stream_of = stream_of
+        self.policy = StackingPolicy(learner)
+        self.updates = Updates()
         self.features: dict[str, NDArray[np.float32]] = {}
 
     def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         """Take an encoder's view of the training set and of the named sets."""
         self.features[name] = features["train"]
         sets = {
-            known: replace(shard, features={**shard.features, name: frozen(features[known])})
+            known: replace(shard, features={**shard.features, name: freeze_array(features[known])})
             if known in features
             else shard
             for known, shard in self.holdings.sets.items()
@@ -131,27 +143,34 @@ class Executor:
         self.holdings = replace(self.holdings, sets=sets)
 
     def run(
-        self, mapping: int, phase: Phase, tasks: Sequence[Task], shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Sequence[Task],
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> Iterator[tuple[Done, Mapping[str, Any]]]:
         """Each client's outcome and state, in the order of `tasks`; updates stay here under the
-        map's number."""
+        map's number. In a chain every client begins with the update before its own."""
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         start = 0
         while start < len(tasks):
-            count = self.lockstep.group(phase, len(tasks) - start)
+            count = 0 if chain else self.policy.count_together(phase, len(tasks) - start)
             group = tasks[start : start + max(count, 1)]
             visited = (
-                self._together(phase, group, inputs)
+                self._visit_together(phase, group, inputs)
                 if count
                 else self._visit(phase, group[0], inputs)
             )
-            for done, out in visited:
-                if out.update:
-                    self.updates[mapping, done.client] = out.update
-                yield done, out.state
+            for done, left in visited:
+                if left.update:
+                    self.updates.keep(UpdateId(number, done.client), left.update)
+                yield done, left.state
                 # The whole map is void: nobody will ask for what is left of it.
                 if done.error is not None:
                     return
+                if chain and done.finite and left.update:
+                    inputs["w"] = freeze_array(lone_vector(left.update))
             start += len(group)
 
     def _visit(
@@ -162,125 +181,83 @@ class Executor:
         try:
             visit = self._begin(phase, task, inputs)
             while visit.wish is not None:
-                visit.advance(visit.wish.carried_out(visit.client))
-            return [ended(visit, self.lockstep.measured("alone", started))]
+                visit.carry_out_alone()
+            return [end_visit(visit, self.policy.measure("alone", started))]
         except Exception as error:
             # As text, for it crosses processes, and not every exception can be pickled.
-            return [(failed(task.client, error), Left())]
+            return [(fail_visit(task.client, error), Left())]
 
-    def _together(
+    def _visit_together(
         self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]
     ) -> list[tuple[Done, Left]]:
         """Several clients, trained in lockstep. If one raises, the run stops: no other's work
         counts."""
-        started, at = time.perf_counter(), tasks[0].client
+        started = time.perf_counter()
+        at = tasks[0].client
         try:
             visits = []
             for task in tasks:
                 at = task.client
-                visits.append(self._begin(phase, task, inputs))
+                visit = self._begin(phase, task, inputs)
+                visit.carry_out_until_stackable()
+                visits.append(visit)
             # A step in lockstep belongs to no single client: the first stands for all.
             at = tasks[0].client
-            together(self.learner, visits)
-            seconds = self.lockstep.measured("together", started, len(tasks))
-            return [ended(visit, seconds) for visit in visits]
+            waiting = [visit for visit in visits if visit.wish is not None]
+            while waiting:
+                waiting = carry_out_stackable(self.learner, waiting)
+            seconds = self.policy.measure("together", started, len(tasks))
+            return [end_visit(visit, seconds) for visit in visits]
         except Exception as error:
-            return [(failed(at, error), Left())]
+            return [(fail_visit(at, error), Left())]
 
     def _begin(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> Visit:
         """A client's phase up to the first training that it wishes for, or to its end."""
-        client = self._client(task)
+        rng = self.stream_of(task)
+        seed = self.learner.begin_visit(rng)
+        client = self._client(task, rng)
         if not task.inputs:
-            return begun(client, phase(client, **inputs))
+            return begin_visit(client, seed, phase(client, **inputs))
         own = {key: self.resolve(value) for key, value in task.inputs.items()}
-        return begun(client, phase(client, **inputs, **own))
+        return begin_visit(client, seed, phase(client, **{**inputs, **own}))
 
-    def _client(self, task: Task) -> Client:
-        shard = self.holdings.shard(task.client)
-        rng = self.rng(task.t, task.client)
-        self.learner.seed(rng)
+    def _client(self, task: Task, rng: np.random.Generator) -> Client:
+        """Whom a phase sees: an examined client's update is looked at by the server, which has none
+        of its data."""
+        owner = SERVER if task.examined else task.client
+        shard = self.holdings.shard(owner)
         # Of ten thousand clients with neither state nor features, each would be asked for both.
         state = self.resolve(task.state) if task.state else {}
-        features = self._features_of(task.client) if self.features else {}
-        return Client(task.client, shard.x, shard.y, state, rng, self.learner, features)
+        features = self._features_of(owner) if self.features else {}
+        classes = self.holdings.classes
+        return Client(owner, shard.x, shard.y, state, rng, self.learner, features, classes)
 
     def _features_of(self, client: ClientId) -> dict[str, NDArray[np.float32]]:
         rows = self.holdings.rows(client)
-        return {name: frozen(values[rows]) for name, values in self.features.items()}
+        return {name: freeze_array(values[rows]) for name, values in self.features.items()}
 
     def resolve(self, value: Any) -> Any:
         """An input as a phase sees it: named sets looked up, arrays read-only, containers
         walked."""
-        return walked(
+        return map_leaves(
             value,
             lambda leaf: (
-                self.holdings.sets[leaf.handle] if isinstance(leaf, DataRef) else frozen(leaf)
+                self.holdings.sets[leaf.handle] if isinstance(leaf, DataRef) else freeze_array(leaf)
             ),
         )
 
     def examine(
-        self,
-        mapping: int,
-        phase: Phase,
-        clients: Sequence[ClientId],
-        t: int,
-        shared: Mapping[str, Any],
+        self, phase: Phase, tasks: Mapping[UpdateId, Task], shared: Mapping[str, Any]
     ) -> list[Done]:
-        """Run a server's phase on updates that lie here; the reports it leaves."""
+        """Run a server's phase on updates that lie here, which it gets under their names; the
+        reports it leaves."""
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         results = []
-        for client in clients:
-            # Negative ids are the server's: it draws from its own streams, one for every update.
-            task = Task(-1 - client, t, {"w": self.updates[mapping, client]["w"]}, {})
-            ((done, _),) = self._visit(phase, task, inputs)
-            results.append(done._replace(client=client))
+        for which, task in tasks.items():
+            own = {**self.updates.vectors(which), **task.inputs}
+            ((done, _),) = self._visit(phase, task._replace(inputs=own), inputs)
+            results.append(done._replace(client=which.client))
         return results
-
-    def partial(
-        self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid
-    ) -> Partial:
-        return partial_sum(
-            {client: self.updates[mapping, client][key] for client in weights}, weights, grid
-        )
-
-    def whole(
-        self, mapping: int, key: str, weights: Mapping[ClientId, float], grid: Grid
-    ) -> Vector:
-        """The finished mean, where every update lies at this one place."""
-        vectors = {client: self.updates[mapping, client][key] for client in weights}
-        mean = np.empty(len(next(iter(vectors.values()))), np.float32)
-        whole_sum(vectors, weights, grid, sum(weights.values()), mean)
-        return mean
-
-    def single(self, mapping: int, key: str, client: ClientId) -> Vector:
-        return self.updates[mapping, client][key]
-
-    def pages_of(
-        self, mapping: int, clients: Sequence[ClientId], pages: Pages
-    ) -> dict[ClientId, dict[str, Page]]:
-        """The pages of those updates that lie on any."""
-        if not pages.lent:  # as it is with small models, of which there are thousands
-            return {}
-        found: dict[ClientId, dict[str, Page]] = {}
-        for client in clients:
-            for name, vector in self.updates.get((mapping, client), NOTHING).items():
-                if (page := pages.page_of(vector)) is not None:
-                    found.setdefault(client, {})[name] = page
-        return found
-
-    def page(self, mapping: int, key: str, client: ClientId, pages: Pages) -> Page | None:
-        """The page of an update; one that lies elsewhere moves to one, if there is one left."""
-        held = self.updates[mapping, client]
-        if (page := pages.page_of(held[key])) is not None:
-            return page
-        moved = pages.vector(len(held[key]))
-        np.copyto(moved, held[key])
-        self.updates[mapping, client] = {**held, key: moved}
-        return pages.page_of(moved)
-
-    def free(self, mapping: int) -> None:
-        for held in [held for held in self.updates if held[0] == mapping]:
-            del self.updates[held]
 
 
 class Left(NamedTuple):
@@ -290,12 +267,14 @@ class Left(NamedTuple):
     state: Mapping[str, Any] = NOTHING
 
 
-def ended(visit: Visit, seconds: float) -> tuple[Done, Left]:
+def end_visit(visit: Visit, seconds: float) -> tuple[Done, Left]:
     """What the fleet learns of a visit that is over, and what stays here."""
     out = visit.out
-    up = report_bytes(out)
-    update = NOTHING if out.update is None else named(out.update)
-    peaks = {name: peak(vector) for name, vector in update.items()}
+    up = count_report(out)
+    if out.state:
+        check_label_entries(visit.client, out.state)
+    update = NOTHING if out.update is None else name_update(out.update)
+    peaks = {name: find_peak(vector) for name, vector in update.items()}
     sizes = {name: vector.nbytes for name, vector in update.items()}
     state_bytes = (
         {name: nbytes(value) for name, value in out.state.items()} if out.state else NOTHING
@@ -318,7 +297,7 @@ def ended(visit: Visit, seconds: float) -> tuple[Done, Left]:
     return done, Left(update, out.state)
 
 
-def report_bytes(out: object) -> int:
+def count_report(out: object) -> int:
     """What sending a phase's report costs; refused if the phase returned something else, or a
     report that is none."""
     if not isinstance(out, Out):
@@ -330,33 +309,70 @@ def report_bytes(out: object) -> int:
     return nbytes(out.report) if size else 0
 
 
-def failed(client: ClientId, error: Exception) -> Done:
+def lone_vector(update: Mapping[str, Vector]) -> Vector:
+    """The one vector of an update, or that which is called `w`."""
+    return update["w"] if "w" in update else next(iter(update.values()))
+
+
+def fail_visit(client: ClientId, error: Exception) -> Done:
     """The outcome of a phase that raised; called where the exception is being handled."""
     refusal = error if isinstance(error, RayflError) else None
     return Done(client, error=traceback.format_exc(), refusal=refusal)
 
 
-def named(update: Vector | Mapping[str, Vector]) -> Mapping[str, Vector]:
+def check_label_entries(client: Client, state: Mapping[str, Any]) -> None:
+    """The two entries of a state that others read, `y` and `kept`, fit the client's samples."""
+    if client.id < 0:
+        return
+    size = len(client.x)
+    if "y" in state:
+        y = np.asarray(state["y"])
+        rule = f"state['y'] is one integer label below {client.classes} for each of {size} samples"
+        if y.shape != (size,) or not np.issubdtype(y.dtype, np.integer):
+            raise RayflError(broken(rule, f"{y.dtype} of shape {y.shape} (client {client.id})"))
+        if size and not (y.min() >= 0 and (not client.classes or y.max() < client.classes)):
+            raise RayflError(broken(rule, f"{y.min()} to {y.max()} (client {client.id})"))
+    if "kept" in state:
+        kept = np.asarray(state["kept"])
+        if kept.dtype != np.bool_ or kept.shape[-1:] != (size,):
+            rule = f"state['kept'] is a mask of {size} samples, or a row of them an epoch"
+            got = f"{kept.dtype} of shape {kept.shape} (client {client.id})"
+            raise RayflError(broken(rule, got))
+
+
+def name_update(update: Any) -> Mapping[str, Vector]:
     """An update as named vectors; a bare vector is called `w`."""
-    # Sums read memory as it lies: float32 without gaps.
     if isinstance(update, np.ndarray):
-        return {"w": np.ascontiguousarray(update, dtype=np.float32)}
-    return {name: np.ascontiguousarray(vector, dtype=np.float32) for name, vector in update.items()}
+        return {"w": as_vector("w", update)}
+    if not isinstance(update, Mapping):
+        rule = "an update is a float32 vector of numpy's, or several by name"
+        remedy = "Take trained.weights, or tensor.cpu().numpy()."
+        raise RayflError(broken(rule, type(update).__name__, remedy))
+    return {name: as_vector(name, vector) for name, vector in update.items()}
 
 
-def peak(vector: Vector) -> float:
+def as_vector(name: str, vector: Any) -> Vector:
+    # Sums read memory as it lies: float32 without gaps.
+    if isinstance(vector, np.ndarray):
+        return np.ascontiguousarray(vector, dtype=np.float32)
+    rule = f"the update '{name}' is a float32 vector of numpy's"
+    raise RayflError(broken(rule, type(vector).__name__, "Take tensor.cpu().numpy()."))
+
+
+def find_peak(vector: Vector) -> float:
     """The largest absolute value; not finite if any element is not."""
     if not vector.size:
         return 0.0
     flat = vector.reshape(-1)  # an update that is only examined may be a matrix
     if len(flat) <= CHUNK:
-        return chunk_peak(flat)
+        return _peak_of_chunk(flat)
     # Chunk by chunk, the second look finds the numbers in the cache.
-    peaks = (chunk_peak(flat[start : start + CHUNK]) for start in range(0, len(flat), CHUNK))
+    starts = range(0, len(flat), CHUNK)
+    peaks = (_peak_of_chunk(flat[start : start + CHUNK]) for start in starts)
     return max(peaks, key=lambda found: math.inf if math.isnan(found) else found)
 
 
-def chunk_peak(flat: Vector) -> float:
+def _peak_of_chunk(flat: Vector) -> float:
     # Where they are is found in half the time that it takes to find what they are.
     return max(abs(float(flat[flat.argmax()])), abs(float(flat[flat.argmin()])))
 
@@ -367,9 +383,8 @@ def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
 
     Integers are bookkeeping and names that begin with an underscore are the simulator's own: both
     are free."""
-    if isinstance(
-        value, int
-    ):  # the commonest first: a cohort of thousands asks this of every report
+    # The commonest first: a cohort of thousands asks this of every report.
+    if isinstance(value, int):
         return 0
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
@@ -385,28 +400,29 @@ def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
     return 4 if scalars and isinstance(value, (float, np.floating)) else 0
 
 
-def walked(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """Mappings, lists and tuples built anew, with every leaf changed."""
     if isinstance(value, Mapping):
-        return {key: walked(item, change) for key, item in value.items()}
+        return {key: map_leaves(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        items = [walked(item, change) for item in value]
+        items = [map_leaves(item, change) for item in value]
         # Named tuples take their items one by one.
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return change(value)
 
 
-def locked(shard: Shard) -> Shard:
+def lock_shard(shard: Shard) -> Shard:
     """A named set that no phase can write to."""
-    return Shard(frozen(shard.x), frozen(shard.y), walked(shard.features, frozen))
+    features = map_leaves(shard.features, freeze_array)
+    return Shard(freeze_array(shard.x), freeze_array(shard.y), features)
 
 
-def copied(value: Any) -> Any:
+def copy_array(value: Any) -> Any:
     """An array as it is now, which nobody can change."""
-    return frozen(np.array(value)) if isinstance(value, np.ndarray) else value
+    return freeze_array(np.array(value)) if isinstance(value, np.ndarray) else value
 
 
-def frozen(value: Any) -> Any:
+def freeze_array(value: Any) -> Any:
     """An array as a view that cannot be written; anything else as it is."""
     if isinstance(value, np.ndarray) and value.flags.writeable:
         value = value.view()

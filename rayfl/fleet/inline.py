@@ -3,17 +3,27 @@ one place."""
 
 from __future__ import annotations
 
-import weakref
+import random
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.fleet.base import BaseFleet, Spec, examined
-from rayfl.fleet.executor import Done, Executor, Holdings, Task, copied, frozen, nbytes, walked
-from rayfl.fleet.sums.exact_sums import Grid
-from rayfl.protocol import ClientId, DataRef, Phase, Ref, Replies, Report
+from rayfl.fleet.base import BaseFleet, Spec
+from rayfl.fleet.executor import (
+    Done,
+    Executor,
+    Holdings,
+    Task,
+    copy_array,
+    freeze_array,
+    map_leaves,
+    nbytes,
+)
+from rayfl.fleet.replies import FinishedMap, Mean
+from rayfl.fleet.sums.updates import UpdateId
+from rayfl.protocol import ClientId, DataRef, Phase, Ref
 
 
 class InlineFleet(BaseFleet):
@@ -24,6 +34,8 @@ class InlineFleet(BaseFleet):
 
         super().__init__(spec, holdings)
         self._threads = torch.get_num_threads()
+        # Visits seed the global streams, which are this process's own business.
+        self._global_streams = (random.getstate(), np.random.get_state())  # noqa: NPY002
         # As many as an actor has: a kernel that is split over more threads may round differently.
         torch.set_num_threads(spec.threads)
         self.executor = Executor(holdings, spec.make_learner(), spec.streams)
@@ -32,76 +44,71 @@ class InlineFleet(BaseFleet):
         import torch
 
         torch.set_num_threads(self._threads)
+        python, numpy = self._global_streams
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         self.executor.add_features(name, features)
 
     def forget(self, number: int) -> None:
-        self.executor.free(number)
+        self.executor.updates.free(number)
 
     def put(self, value: Any) -> Ref:
         # As a store would: what the method does to its own array afterwards must not show.
-        return Ref(walked(value, copied), nbytes=nbytes(value, scalars=False))
+        return Ref(map_leaves(value, copy_array), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
-        return fetched(ref)
+        return _look_up(ref)
 
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
-    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        ready = [
-            Task(task.client, task.t, here(task.inputs), here(task.state))
-            for task in tasks.values()
-        ]
-        results = list(self.executor.run(number, phase, ready, here(shared)))
-        stored = {done.client: walked(state, frozen) for done, state in results}
-        return {done.client: done for done, _ in results}, stored
-
-    def replies(
         self,
         number: int,
         phase: Phase,
         tasks: Mapping[ClientId, Task],
         shared: Mapping[str, Any],
-        done: Mapping[ClientId, Done],
-    ) -> Replies:
-        return InlineReplies(self, number, done)
-
-
-class InlineReplies(Replies):
-    """Updates in this process's executor, freed with this object."""
-
-    def __init__(self, fleet: InlineFleet, number: int, done: Mapping[ClientId, Done]) -> None:
-        super().__init__({client: outcome.report for client, outcome in done.items()})
-        self._fleet, self._number = fleet, number
-        self._peaks = {client: outcome.peaks for client, outcome in done.items()}
-        weakref.finalize(self, fleet.forget, number)
-
-    def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
-        chosen = self.checked_weights(weights)
-        executor = self._fleet.executor
-        if len(chosen) == 1:
-            return self._fleet.put(executor.single(self._number, key, next(iter(chosen))))
-        grid = Grid.bounded(sum(w * self._peaks[c][key] for c, w in chosen.items()), len(chosen))
-        with self._fleet.clock.running("reduce"):
-            return self._fleet.put(executor.whole(self._number, key, chosen, grid))
-
-    def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
-        done = self._fleet.executor.examine(
-            self._number, phase, list(self), self._fleet.round, here(inputs)
+        chain: bool = False,
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
+        ready = [_with_values(task) for task in tasks.values()]
+        inputs = _replace_refs(shared)
+        results = sorted(
+            self.executor.run(number, phase, ready, inputs, chain),
+            key=lambda result: result[0].client,
         )
-        return examined(self._fleet, done)
+        stored = {done.client: map_leaves(state, freeze_array) for done, state in results}
+        return {done.client: done for done, _ in results}, stored
+
+    def reduce(self, mean: Mean) -> Ref:
+        updates = self.executor.updates
+        if mean.lone is not None:
+            return self.put(updates.vector(mean.lone, mean.key))
+        with self.clock.running("reduce"):
+            return self.put(updates.whole(mean.key, mean.weights, mean.grid, mean.total))
+
+    def examine(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Mapping[str, Any],
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        ready = {which: _with_values(task) for which, task in tasks.items()}
+        return self.executor.examine(phase, ready, _replace_refs(shared))
 
 
-def fetched(ref: Ref) -> Any:
+def _with_values(task: Task) -> Task:
+    """A task with its references looked up."""
+    return task._replace(inputs=_replace_refs(task.inputs), state=_replace_refs(task.state))
+
+
+def _look_up(ref: Ref) -> Any:
     return ref.handle if ref.key is None else ref.handle[ref.key]
 
 
-def here(value: Any) -> Any:
+def _replace_refs(value: Any) -> Any:
     """A value with its references looked up; named sets are left to the executor."""
-    return walked(
-        value,
-        lambda leaf: (
-            fetched(leaf) if isinstance(leaf, Ref) and not isinstance(leaf, DataRef) else leaf
-        ),
-    )
+    return map_leaves(value, _value_of)
+
+
+def _value_of(leaf: Any) -> Any:
+    return _look_up(leaf) if isinstance(leaf, Ref) and not isinstance(leaf, DataRef) else leaf

@@ -1,7 +1,8 @@
 """Visits to clients whose local training is left to the place, one at a time or many together.
 
 A phase that yields `Fit`s says what is to be trained, not where and when. A place may then carry
-out the trainings of all its clients in one stack; the phase cannot tell."""
+out the trainings of all its clients in one stack; the phase cannot tell.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
+from rayfl.errors import RayflError, broken
+from rayfl.learn.local_fit import Fit, Fitting, Trained
 from rayfl.protocol import Client, Out, Phase
 
 if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
-    from rayfl.learn.local_fit import Fit, Training
 
 TRIAL_CLIENTS = 16
 
@@ -27,55 +29,81 @@ class Visit:
     over."""
 
     client: Client
-    phase: Training[Out] | None = None
+    seed: int
+    phase: Fitting[Out] | None = None
     wish: Fit | None = None
     out: Any = None
     forward: int = 0
     backward: int = 0
 
-    def advance(self, weights: Any = None) -> None:
-        """Go on with the weights that were wished for, up to the next wish or the end."""
+    def advance(self, trained: Trained | None = None) -> None:
+        """Go on with what was wished for, up to the next wish or the end."""
         assert self.phase is not None
         try:
-            self.wish = self.phase.send(weights)
+            # A generator begins with a None.
+            self.wish = self.phase.send(trained)  # type: ignore[arg-type]
         except StopIteration as over:
-            self.wish, self.out = None, over.value
+            self.wish = None
+            self.out = over.value
+        else:
+            if not isinstance(self.wish, Fit):
+                rule = "a phase that trains yields Fit(weights, ...)"
+                raise RayflError(broken(rule, type(self.wish).__name__, "Wrap the weights in one."))
         self.count()
 
     def count(self, samples: int = 0) -> None:
         """Charge this visit for the passes made since the last count, and for a share of a
         stack's."""
         forward, backward = self.client.learner.passes.take()
-        self.forward, self.backward = (
-            self.forward + forward + samples,
-            self.backward + backward + samples,
-        )
+        self.forward += forward + samples
+        self.backward += backward + samples
+
+    def carry_out_alone(self) -> None:
+        """Carry out the wish of this visit by itself, and go on."""
+        from rayfl.learn.fit import carry_out
+
+        assert self.wish is not None
+        self.advance(carry_out(self.client, self.wish))
+
+    def carry_out_until_stackable(self) -> None:
+        """Carry out by itself what cannot be stacked: what a visit has loaded is gone at the next
+        one's beginning."""
+        while self.wish is not None and not self.can_stack():
+            self.carry_out_alone()
+
+    def can_stack(self) -> bool:
+        """Whether what is wished for can be carried out beside others."""
+        from rayfl.learn.stacked_fit import can_stack
+
+        return self.wish is not None and can_stack(self.wish, self.client)
 
 
-def begun(client: Client, called: object) -> Visit:
+def begin_visit(client: Client, seed: int, called: object) -> Visit:
     """The visit of a phase that was called: over, or at its first wish."""
     if isinstance(called, GeneratorType):
-        visit = Visit(client, called)
+        visit = Visit(client, seed, called)
         visit.advance()
     else:
-        visit = Visit(client, out=called)
+        visit = Visit(client, seed, out=called)
         visit.count()
     return visit
 
 
-def together(learner: Learner, visits: Sequence[Visit]) -> None:
-    """Carry out all visits, every round of wishes in one go. The visits have been advanced to their
-    first wish."""
+def carry_out_stackable(learner: Learner, visits: Sequence[Visit]) -> list[Visit]:
+    """Carry out the wishes that these visits wait for, which can all be stacked, in one go; those
+    that wish for more."""
     # Here, because whoever only makes visits does without torch.
-    from rayfl.learn.stacked import fit_together
+    from rayfl.learn.stacked_fit import carry_out_together
 
-    while waiting := [visit for visit in visits if visit.wish is not None]:
-        wishes = [visit.wish for visit in waiting if visit.wish is not None]
-        for visit, (weights, samples) in zip(
-            waiting, fit_together(learner, [visit.client for visit in waiting], wishes), strict=True
-        ):
-            visit.count(samples)
-            visit.advance(weights)
+    wishes = [visit.wish for visit in visits if visit.wish is not None]
+    found = carry_out_together(learner, [visit.client for visit in visits], wishes)
+    for visit, trained in zip(visits, found, strict=True):
+        visit.count(trained.samples)
+        # Whoever else is in the stack, draws after it are the same.
+        learner.seed_streams(visit.seed ^ visit.forward)
+        visit.advance(trained)
+        visit.carry_out_until_stackable()
+    return [visit for visit in visits if visit.wish is not None]
 
 
 @dataclass
@@ -93,7 +121,7 @@ class Pace:
         self.readings = [*self.readings, seconds][-8:]
 
 
-class Lockstep:
+class StackingPolicy:
     """How many of a place's next clients are visited together: by the setting, or by what measured
     faster."""
 
@@ -102,7 +130,7 @@ class Lockstep:
         self.paces = {"alone": Pace(), "together": Pace()}
         self._possible: bool | None = None
 
-    def group(self, phase: Phase, waiting: int) -> int:
+    def count_together(self, phase: Phase, waiting: int) -> int:
         """How many of the waiting clients to take at once; 0 for the next one by itself, which is
         no stack of one."""
         if not inspect.isgeneratorfunction(phase):
@@ -112,7 +140,8 @@ class Lockstep:
             return 0
         if setting == "always":
             return waiting
-        alone, stacked = self.paces["alone"].seconds, self.paces["together"].seconds
+        alone = self.paces["alone"].seconds
+        stacked = self.paces["together"].seconds
         # Both ways are tried on clients whose training counts, before either is preferred.
         if alone is None:
             return 0
@@ -122,14 +151,14 @@ class Lockstep:
 
     @property
     def possible(self) -> bool:
-        """Whether the run's network and settings can be stacked at all."""
+        """Whether the run's network can be stacked at all."""
         if self._possible is None:
-            from rayfl.learn.stacked import stackable
+            from rayfl.learn.stacked_fit import can_stack_network
 
-            self._possible = stackable(self.learner)
+            self._possible = can_stack_network(self.learner)
         return self._possible
 
-    def measured(self, how: str, started: float, clients: int = 1) -> float:
+    def measure(self, how: str, started: float, clients: int = 1) -> float:
         """Take note of a visit that began at `started`; its seconds a client."""
         seconds = (time.perf_counter() - started) / clients
         self.paces[how].add(seconds)

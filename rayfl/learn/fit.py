@@ -2,162 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rayfl.learn.learner import Learner, fresh_seed
-from rayfl.learn.local_fit import Adjust, Trainee
-from rayfl.learn.optimisers import Descent, LooseSgd, Optimiser, optimiser, whole
+from rayfl.errors import RayflError, broken
+from rayfl.learn.batches import Batch, Notes, draw_batches, resolve_settings
+from rayfl.learn.learner import Learner
+from rayfl.learn.local_fit import BatchLoss, Fit, Pull, Trained, Trainee
+from rayfl.learn.losses.base import SampleLoss
+from rayfl.learn.optimisers import Descent, LooseSgd, Optimiser, make_optimiser, whole
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
 
-
-@dataclass(frozen=True)
-class Batch:
-    """One mini-batch: network input, labels, raw pixels, and the positions of its samples in the
-    shard."""
-
-    x: Tensor
-    y: Tensor
-    pixels: Tensor
-    index: NDArray[np.int64]
-    generator: torch.Generator
+LONE = "first"
+"""The name of the resident of a wish for one network."""
 
 
-Loss = Callable[[nn.Module, Batch], Tensor]
-Chosen = Callable[[NDArray[np.int64]], tuple[Tensor, Tensor]]
+def carry_out(client: Trainee, wish: Fit) -> Trained:
+    """The training of one client by itself.
 
-
-def cross_entropy(net: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy with the labels of the batch."""
-    return functional.cross_entropy(net(batch.x), batch.y)
-
-
-def fit(
-    client: Trainee,
-    weights: Vector,
-    *,
-    loss: Loss = cross_entropy,
-    adjust: Adjust | None = None,
-    keep: NDArray[np.bool_] | None = None,
-    training: LocalTraining | None = None,
-    after_step: Callable[[Resident], object] | None = None,
-    update: Optimiser | None = None,
-) -> Vector:
-    """Train from `weights` on the client's data (the kept samples of it) and return the new
-    weights.
-
-    `update` is an optimiser of the first resident network in place of a fresh one.
+    Parameters
+    ----------
+    client
+        The visited one; `wish.client` may stand in for it.
+    wish
+        What is to be trained.
     """
-    settings = training or client.learner.training
-    resident = client.learner.resident(weights)
-    # Setting the mode visits every module, which at small clients shows.
-    if not resident.net.training:
-        resident.net.train()
-    with descent(resident, settings, adjust) if update is None else nullcontext(update) as way:
-        for batch in batches(client, settings, keep):
-            way.clear()
-            with client.learner.precision():
-                value = loss(resident.net, batch)
-            value.backward()  # type: ignore[no-untyped-call]
-            if adjust is not None:
-                adjust(resident.parameters, resident.gradient)
-            way.step()
-            client.learner.passes.backward += len(batch.index)
-            if after_step is not None:
-                after_step(resident)
-    return resident.give(client.learner.fresh)
+    trainee = client if wish.client is None else wish.client
+    learner = trainee.learner
+    if not len(trainee.x):
+        rule = "training needs images"
+        remedy = "The server owns none itself: Fit(..., client=client.on(data))."
+        raise RayflError(broken(rule, f"none (client {trainee.id})", remedy))
+    settings = resolve_settings(learner.training, wish.settings)
+    notes = Notes()
+    steps = samples = 0
+    with ExitStack() as opened:
+        course = Course(trainee, wish, settings, opened)
+        for batch in draw_batches(trainee, settings, wish.keep, wish.targets, notes):
+            if course.step(batch):
+                steps += 1
+                samples += len(batch.index)
+        memory = course.dump_memory() if wish.remember else None
+    trained = Trained(course.give_weights(), steps, samples, notes.means(), memory)
+    # Whoever trains next at this place uses the same networks.
+    learner.forget_loaded()
+    return trained
+
+
+class Course:
+    """The networks and optimisers of one wish while it is carried out."""
+
+    def __init__(
+        self, client: Trainee, wish: Fit, settings: LocalTraining, opened: ExitStack
+    ) -> None:
+        self.wish = wish
+        self.learner = client.learner
+        named = wish.weights if isinstance(wish.weights, Mapping) else {LONE: wish.weights}
+        self.residents = {
+            name: self.learner.resident(weights, name) for name, weights in named.items()
+        }
+        for resident in self.residents.values():
+            # Setting the mode visits every module, which at small clients shows.
+            if not resident.net.training:
+                resident.net.train()
+        self.changes = {name: Change(wish, resident) for name, resident in self.residents.items()}
+        self.descents: dict[str, Descent] = {
+            name: opened.enter_context(self._open_descent(name, settings))
+            for name in self.residents
+        }
+        self.loss = as_batch_loss(wish, client)
+        lone = list(self.residents) == [LONE] and not isinstance(wish.weights, Mapping)
+        nets = {name: resident.net for name, resident in self.residents.items()}
+        self.subject: Any = nets[LONE] if lone else nets
+        self.trained: Any = self.residents[LONE] if lone else self.residents
+
+    def _open_descent(self, name: str, settings: LocalTraining) -> Any:
+        memory = self.wish.memory
+        own = memory.get(name) if isinstance(memory, Mapping) else memory
+        resident = self.residents[name]
+        plain = not self.changes[name].any and own is None and not self.wish.remember
+        return open_descent(resident, settings, plain, own)
+
+    def step(self, batch: Batch) -> bool:
+        """One step on one batch; whether there was one."""
+        passes = self.learner.passes
+        for descent in self.descents.values():
+            descent.clear()
+        passes.open = 0
+        with self.learner.precision():
+            value = self.loss(self.subject, batch)
+        if value is None:
+            return False
+        value.backward()  # type: ignore[no-untyped-call]
+        # At least the batch goes back, if only through a part of the network.
+        passes.backward += max(passes.open, len(batch.index))
+        factor = 1.0 if self.wish.schedule is None else self.wish.schedule(batch.step)
+        for name, descent in self.descents.items():
+            self.changes[name].apply()
+            descent.step(factor)
+        if self.wish.after_step is not None:
+            self.wish.after_step(self.trained)
+        return True
+
+    def dump_memory(self) -> Any:
+        memories = {
+            name: cast(Optimiser, descent).dump() for name, descent in self.descents.items()
+        }
+        return memories if isinstance(self.wish.weights, Mapping) else memories[LONE]
+
+    def give_weights(self) -> Any:
+        given = {
+            name: resident.give(self.learner.fresh) for name, resident in self.residents.items()
+        }
+        return given if isinstance(self.wish.weights, Mapping) else given[LONE]
+
+
+class Change:
+    """What a wish does to the flat gradient of one network before a step."""
+
+    def __init__(self, wish: Fit, resident: Resident) -> None:
+        self.resident = resident
+        self.adjust = wish.adjust
+        self.clip = wish.clip
+        self.drift = None if wish.drift is None else resident.tensor_of(wish.drift)
+        self.strength = 0.0
+        self.anchor: Tensor | None = None
+        if wish.pull is not None:
+            self.strength = wish.pull.strength
+            self.anchor = pull_anchor(wish.pull, resident)
+        self.any = any(
+            part is not None for part in (self.adjust, self.clip, self.drift, self.anchor)
+        )
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        parameters = self.resident.parameters
+        gradient = self.resident.gradient
+        if self.anchor is not None:
+            gradient.add_(parameters - self.anchor, alpha=self.strength)
+        if self.drift is not None:
+            gradient.add_(self.drift)
+        if self.adjust is not None:
+            self.adjust(parameters, gradient)
+        if self.clip is not None:
+            clip_rows(gradient[None], self.clip)
+
+
+def pull_anchor(pull: Pull, resident: Resident) -> Tensor:
+    """The parameters that a proximal term pulls to."""
+    return resident.tensor_of(pull.anchor[: resident.n_parameters])
+
+
+def clip_rows(gradients: Tensor, limit: float) -> None:
+    """Scale rows of gradients down to a Euclidean norm, as torch's clip_grad_norm_ does."""
+    norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+    gradients.mul_((limit / (norms + 1e-6)).clamp(max=1.0))
+
+
+def as_batch_loss(wish: Fit, client: Trainee) -> BatchLoss:
+    """The loss of a batch, whichever way it was given."""
+    loss = wish.loss
+    if not isinstance(loss, SampleLoss):
+        return loss
+    if client.labels is None and wish.targets is None:
+        who = "the server" if client.id < 0 else f"client {client.id}"
+        rule = f"training with {type(loss).__name__} needs labels"
+        remedy = (
+            "Declare the set in the method's `needs` as `labels`, give targets, or train with a "
+            "loss of your own that reads none."
+        )
+        raise RayflError(broken(rule, f"{who}, whose labels are out of bounds", remedy))
+    if wish.sample_weights is None:
+        return lambda net, batch: loss.mean(net(batch.x), batch.y)
+    factors = np.asarray(wish.sample_weights, np.float32)
+    return lambda net, batch: (loss(net(batch.x), batch.y) * batch.take(factors)).mean()
 
 
 @contextmanager
-def descent(
-    resident: Resident, settings: LocalTraining, adjust: Adjust | None
+def open_descent(
+    resident: Resident, settings: LocalTraining, plain: bool, memory: Vector | None
 ) -> Iterator[Descent]:
-    """A fresh optimiser, on the gradients that are the least work."""
-    if resident.large and not resident.narrowed and adjust is None and settings.optimizer == "sgd":
+    """An optimiser for one visit, on the gradients that are the least work."""
+    if resident.large and not resident.narrowed and plain and settings.optimizer == "sgd":
         with resident.loose() as tensors:
             yield LooseSgd(tensors, settings)
     else:
-        # Decay, and whatever adjusts a gradient, may reach numbers that no loss depends on.
-        all_moves = settings.weight_decay or adjust is not None or not resident.narrowed
-        yield optimiser(resident, settings, live=whole if all_moves else resident.live)
-
-
-def batches(
-    client: Trainee, settings: LocalTraining, keep: NDArray[np.bool_] | None = None
-) -> Iterator[Batch]:
-    """The mini-batches of one visit, shuffled and augmented by the client's own stream."""
-    learner = client.learner
-    # Methods whose clients own no labels read batches too, and leave these alone.
-    labels = client.y if client.labels is not None else np.zeros(len(client.x), np.int64)
-    chosen = samples(learner, client.x, labels)
-    generator = learner.generator.manual_seed(fresh_seed(client.rng))
-    learner.probe(client.x)
-    for index in visits(len(client.x), settings, client.rng, learner.smallest_batch, keep):
-        raw, y = chosen(index)
-        x = learner.normalise(settings.augment(raw, generator))
-        learner.passes.forward += len(index)
-        yield Batch(x, y, raw, index, generator)
-
-
-def samples(learner: Learner, x: NDArray[np.uint8], y: NDArray[np.int64]) -> Chosen:
-    """How to take a client's images and labels by position, as tensors on the device."""
-    return (
-        on_the_device(learner, x, y) if learner.device.type == "cuda" else in_memory(learner, x, y)
-    )
-
-
-def in_memory(learner: Learner, x: NDArray[np.uint8], y: NDArray[np.int64]) -> Chosen:
-    """From where they lie: of a small batch, numpy makes a tensor in half the time that torch's own
-    indexing takes."""
-    return lambda index: (learner.pixels(x.take(index, axis=0)), torch.from_numpy(y.take(index)))
-
-
-def on_the_device(learner: Learner, x: NDArray[np.uint8], y: NDArray[np.int64]) -> Chosen:
-    """All of them go there once, at the beginning of a visit."""
-    images, labels = learner.pixels(x), torch.from_numpy(np.array(y)).to(learner.device)
-
-    def chosen(index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        at = torch.from_numpy(index).to(learner.device)
-        return images[at], labels[at]
-
-    return chosen
-
-
-def visits(
-    size: int,
-    settings: LocalTraining,
-    rng: np.random.Generator,
-    smallest: int,
-    keep: NDArray[np.bool_] | None,
-) -> Iterator[NDArray[np.int64]]:
-    """Positions of every mini-batch: whole epochs, or as many steps as the settings say."""
-    pool: int | NDArray[np.int64] = (
-        size if keep is None else np.flatnonzero(keep)
-    )  # either can be permuted
-    least = settings.batch_size if settings.drop_last else smallest
-    # No batch would be large enough: counting steps would never end.
-    if min(size if keep is None else int(keep.sum()), settings.batch_size) < least:
-        return
-    done, epoch = 0, 0
-    while settings.steps is not None or epoch < settings.epochs:
-        order = rng.permutation(pool)
-        for start in range(0, len(order), settings.batch_size):
-            index = order[start : start + settings.batch_size]
-            if len(index) < least:
-                continue
-            if done == settings.steps:
-                return
-            done += 1
-            yield index
-        epoch += 1
+        # Decay, and whatever changes a gradient, may reach numbers that no loss depends on.
+        all_moves = settings.weight_decay or not plain or not resident.narrowed
+        live = whole if all_moves else resident.live
+        yield make_optimiser(resident, settings, memory, live)
 
 
 @torch.no_grad()
@@ -166,24 +206,46 @@ def outputs(
     weights: Vector | None,
     x: NDArray[np.uint8],
     read: Callable[[nn.Module, Tensor], Tensor] | None = None,
-    name: str = "first",
+    name: str = LONE,
 ) -> NDArray[np.float32]:
     """What the network answers, in evaluation mode and in the order of `x`: logits, or whatever
     `read` takes from it.
 
     Batches are of a fixed size in a fixed order, so that networks with batch statistics answer the
-    same anywhere."""
+    same anywhere.
+
+    Parameters
+    ----------
+    learner
+        The place.
+    weights
+        The network's; None where this visit has loaded the resident already.
+    x
+        Raw images.
+    read
+        Takes something else than the answer from (network, input).
+    name
+        The resident that is used.
+    """
     net = learner.resident(weights, name).net.eval()
     parts = []
     for start in range(0, len(x), learner.evaluation_batch):
         part = learner.normalise(learner.pixels(x[start : start + learner.evaluation_batch]))
-        parts.append((net(part) if read is None else read(net, part)).float().cpu().numpy())
-    learner.passes.forward += len(x)
+        answer = net(part) if read is None else read(net, part)
+        parts.append(answer.float().cpu().numpy())
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
 
 def sample_losses(logits: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Cross-entropy of every sample, in float64."""
+    """Cross-entropy of every sample, in float64.
+
+    Parameters
+    ----------
+    logits
+        One row a sample.
+    y
+        Labels.
+    """
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(axis=1, keepdims=True)
     losses: NDArray[np.float64] = (

@@ -3,6 +3,7 @@ network input."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,19 +14,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rayfl.errors import RayflError, broken
 from rayfl.learn.reached import Image, leave_out_padding
 from rayfl.learn.resident import Resident, Vector, blank
 from rayfl.learn.training import LocalTraining, Normalisation
 
 T = TypeVar("T")
+Build = Callable[..., nn.Module]
 
 
 @dataclass
 class Passes:
-    """Sample passes through a network since the last `take`."""
+    """Samples that passed through networks since the last `take`; the networks count them."""
 
     forward: int = 0
     backward: int = 0
+    open: int = 0
+    """Passed forward with gradients since the last step."""
+    counting: bool = True
 
     def take(self) -> tuple[int, int]:
         taken = (self.forward, self.backward)
@@ -34,12 +40,11 @@ class Passes:
 
 
 class Learner:
-    """One place that trains: a first resident network, further copies on demand, and the run's
-    local settings."""
+    """One place that trains: resident networks by name, and the run's local settings."""
 
     def __init__(
         self,
-        build: Callable[[], nn.Module],
+        build: Build,
         training: LocalTraining,
         normalisation: Normalisation,
         device: str = "cpu",
@@ -48,34 +53,151 @@ class Learner:
     ) -> None:
         self.image = image
         self.fresh: Callable[[int], Vector] = blank
-        self.build, self.training, self.evaluation_batch = build, training, evaluation_batch
+        self.build = build
+        self.training = training
+        self.evaluation_batch = evaluation_batch
         self.device = torch.device(device)
         self.passes = Passes()
         # Seeded at the beginning of every visit: to make one takes as long as to draw from it.
         self.generator = torch.Generator()
         self._residents: dict[str, Resident] = {}
+        self._loaded: set[str] = set()
         self._kept: dict[str, Any] = {}
-        self._scale, self._shift = affine(normalisation, self.device)
+        self._scale, self._shift = _affine(normalisation, self.device)
         self._smallest: int | None = None
 
-    def resident(self, weights: NDArray[np.float32] | None = None, name: str = "first") -> Resident:
-        """The resident network of this name (made on first use), with these weights if given."""
-        if name not in self._residents:
-            made = self._residents[name] = Resident(self.build(), self.device, self.training.layout)
-            if self.training.kernels == "reached":
-                assert self.image is not None, "kernels are narrowed for images of a known size"
-                leave_out_padding(made, self.image)
-            if self.training.compile != "never":
-                # In place: parameters keep their names, and methods the module that they know.
-                made.net.compile(mode=self.training.compile)
-        found = self._residents[name]
+    def resident(
+        self,
+        weights: NDArray[np.float32] | None = None,
+        name: str = "first",
+        build: Callable[[], nn.Module] | None = None,
+    ) -> Resident:
+        """The resident network of this name, with these weights.
+
+        Residents belong to the place and serve one client after another. Without weights, a name
+        that this visit has not loaded is refused: it would hold another client's. A `yield` of a
+        `Fit` ends what was loaded before it.
+
+        Parameters
+        ----------
+        weights
+            A flat vector; None for what this visit has loaded.
+        name
+            `first` is the network that a `Fit` of one vector trains.
+        build
+            Makes a network of another kind on first use; by default the method's own.
+        """
+        found = self.shape_of(name, build)
+        if weights is None:
+            if name not in self._loaded:
+                rule = "a resident network is given weights before it is used in a visit"
+                remedy = f"Say learner.resident(weights, {name!r}): it holds another client's."
+                raise RayflError(broken(rule, f"none for '{name}'", remedy))
+            return found.move(self.fresh) if found.given else found
+        self._loaded.add(name)
         # Its memory is an update by now (`Resident.give`).
-        if found.given:
-            return found.move(self.fresh, weights)
-        return found if weights is None else found.load(weights)
+        return found.move(self.fresh, weights) if found.given else found.load(weights)
+
+    def shape_of(
+        self, name: str = "first", build: Callable[[], nn.Module] | None = None
+    ) -> Resident:
+        """The resident of this name for its layout alone: what it holds is whoever's was there.
+
+        Parameters
+        ----------
+        name
+            As for `resident`.
+        build
+            As for `resident`.
+        """
+        if name not in self._residents:
+            self._residents[name] = self._make_resident(self.build if build is None else build)
+        return self._residents[name]
+
+    def _make_resident(self, build: Callable[[], nn.Module]) -> Resident:
+        made = Resident(build(), self.device, self.training.layout)
+        if self.training.kernels == "reached":
+            assert self.image is not None, "kernels are narrowed for images of a known size"
+            leave_out_padding(made, self.image)
+        self.count_passes(made.net)
+        if self.training.compile != "never":
+            # In place: parameters keep their names, and methods the module that they know.
+            made.net.compile(mode=self.training.compile)
+        return made
+
+    def count_passes(self, net: nn.Module) -> None:
+        """Have a network count the samples that pass through it, for the books of the run.
+
+        Parameters
+        ----------
+        net
+            Any module: each pass goes through its first layer with weights once.
+        """
+        passes = self.passes
+
+        # A count is no part of what is compiled.
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if passes.counting:
+                passes.forward += len(inputs[0])
+                if torch.is_grad_enabled():
+                    passes.open += len(inputs[0])
+
+        for entrance in entrances(net):
+            entrance.register_forward_pre_hook(count)
+
+    def first_weights(self, i: int = 0) -> Vector:
+        """First weights number `i` of the method's network: the same bits at every place.
+
+        Parameters
+        ----------
+        i
+            0 are what the run begins with; others are drawn anew.
+        """
+
+        def draw() -> Vector:
+            made = Resident(self.build(i), self.device, self.training.layout).dump()
+            made.setflags(write=False)
+            return made
+
+        return self.keep(f"first weights {i}", draw)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss to that of the networks it went through, and count it.
+
+        Parameters
+        ----------
+        loss
+            A scalar.
+        """
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.passes.backward += self.passes.open
+        self.passes.open = 0
+
+    def begin_visit(self, rng: np.random.Generator) -> int:
+        """Nothing is loaded, and everything that can be drawn from is seeded by the client's
+        stream; with what."""
+        self._loaded.clear()
+        self.passes.open = 0
+        seed = draw_seed(rng)
+        self.seed_streams(seed)
+        return seed
+
+    def forget_loaded(self) -> None:
+        """What was loaded before a training is somebody else's after it."""
+        self._loaded.clear()
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
-        """Anything else that a place wants to keep between clients, made on first use."""
+        """Anything else that a place wants to keep between clients, made on first use. It must not
+        depend on the client: whoever comes next finds it as it is left.
+
+        Parameters
+        ----------
+        name
+            What it is found by.
+        make
+            Makes it.
+        """
         if name not in self._kept:
             self._kept[name] = make()
         return cast(T, self._kept[name])
@@ -90,11 +212,8 @@ class Learner:
     def pixels(self, x: NDArray[np.uint8]) -> Tensor:
         """Raw images on the device: uint8, (N, C, H, W), in the run's layout."""
         # torch warns of memory that is read-only, even if nobody means to write.
-        stored = (
-            torch.from_numpy(np.array(x, copy=not x.flags.writeable))
-            .to(self.device)
-            .permute(0, 3, 1, 2)
-        )
+        ours = torch.from_numpy(np.array(x, copy=not x.flags.writeable))
+        stored = ours.to(self.device).permute(0, 3, 1, 2)
         return stored if self.training.layout == "channels_last" else stored.contiguous()
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -102,14 +221,16 @@ class Learner:
         # One pass over the images instead of two.
         return torch.addcmul(self._shift, pixels.to(torch.float32), self._scale)
 
-    def seed(self, rng: np.random.Generator) -> None:
-        """Bind torch's own draws (dropout) to a client's stream."""
-        seed = fresh_seed(rng)
+    def seed_streams(self, seed: int) -> None:
+        """Bind the draws of torch (dropout), and of the global streams of numpy and Python."""
         # torch.manual_seed would visit every kind of device, and where CUDA sleeps keep a traceback
         # for each call.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
+        # Published code draws from these; left alone, they would go on from client to client.
+        np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
+        random.seed(seed)
 
     @property
     def smallest_batch(self) -> int:
@@ -123,11 +244,9 @@ class Learner:
         """Find out, once, whether one sample makes a training batch."""
         if self._smallest is not None:
             return
+        devices = [self.device] if self.device.type == "cuda" else []
         # Dropout here must not use up draws of the client that happens to come first.
-        with (
-            torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
-            torch.no_grad(),
-        ):
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
             net = self.build().to(self.device).train()
             try:
                 net(self.normalise(self.pixels(x[:1])))
@@ -136,13 +255,25 @@ class Learner:
                 self._smallest = 2
 
 
-def fresh_seed(rng: np.random.Generator) -> int:
+def entrances(net: nn.Module) -> list[nn.Module]:
+    """The layers that every pass through a network goes through once: the first one with weights;
+    of several networks in one (`networks`), the first of each."""
+    inner = getattr(net, "networks", None)
+    if inner is not None:
+        return [layer for part in inner for layer in entrances(part)]
+    for module in net.modules():
+        if any(True for _ in module.parameters(recurse=False)):
+            return [module]
+    return [net]
+
+
+def draw_seed(rng: np.random.Generator) -> int:
     """`rng.integers(1 << 62)`, in a fifth of the time: below a power of two that is one draw's
     upper bits."""
     return int(rng.bit_generator.random_raw()) >> 2
 
 
-def affine(normalisation: Normalisation, device: torch.device) -> tuple[Tensor, Tensor]:
+def _affine(normalisation: Normalisation, device: torch.device) -> tuple[Tensor, Tensor]:
     """Scale and shift that turn 0 .. 255 into (pixel / 255 - mean) / std."""
     mean = torch.tensor(normalisation.mean, dtype=torch.float32, device=device).view(1, -1, 1, 1)
     std = torch.tensor(normalisation.std, dtype=torch.float32, device=device).view(1, -1, 1, 1)

@@ -16,7 +16,7 @@ from rayfl.learn.resident import Vector
 from rayfl.learn.training import LocalTraining
 
 
-class Trained(Protocol):
+class FlatParameters(Protocol):
     """Flat parameters and their gradient: a network's, or a matrix with a row for each of many."""
 
     @property
@@ -40,8 +40,9 @@ class Descent(Protocol):
     def clear(self) -> None:
         """Forget the last gradient, before another is added up."""
 
-    def step(self) -> None:
-        """Change the parameters by their gradient, which may be overwritten."""
+    def step(self, factor: float = 1.0) -> None:
+        """Change the parameters by their gradient, which may be overwritten; the learning rate is
+        scaled by `factor`."""
 
 
 class Optimiser(Descent, Protocol):
@@ -60,7 +61,9 @@ class Optimiser(Descent, Protocol):
 class Sgd:
     """v <- momentum v + (g + weight_decay w);  w <- w - lr v."""
 
-    def __init__(self, trained: Trained, settings: LocalTraining, live: Live = whole) -> None:
+    def __init__(
+        self, trained: FlatParameters, settings: LocalTraining, live: Live = whole
+    ) -> None:
         self.settings = settings
         self.velocity = (
             torch.zeros_like(trained.gradient) if settings.momentum else trained.gradient
@@ -73,9 +76,9 @@ class Sgd:
             gradient.zero_()
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, factor: float = 1.0) -> None:
         for weights, gradient, velocity in self.pieces:
-            descend(weights, gradient, velocity, self.settings)
+            take_sgd_step(weights, gradient, velocity, self.settings, factor)
 
     def narrow(self, rows: int) -> None:
         self.pieces = [
@@ -108,20 +111,27 @@ class LooseSgd:
             tensor.grad = None
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, factor: float = 1.0) -> None:
         for tensor, velocity in zip(self.tensors, self.velocities, strict=True):
             # A parameter that no loss has reached still decays, and keeps its momentum.
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-            descend(tensor, gradient, gradient if velocity is None else velocity, self.settings)
+            moving = gradient if velocity is None else velocity
+            take_sgd_step(tensor, gradient, moving, self.settings, factor)
 
 
-def descend(weights: Tensor, gradient: Tensor, velocity: Tensor, settings: LocalTraining) -> None:
+def take_sgd_step(
+    weights: Tensor,
+    gradient: Tensor,
+    velocity: Tensor,
+    settings: LocalTraining,
+    factor: float = 1.0,
+) -> None:
     """One step of SGD; without momentum, the velocity is the gradient itself."""
     if settings.weight_decay:
         gradient.add_(weights, alpha=settings.weight_decay)
     if settings.momentum:
         velocity.mul_(settings.momentum).add_(gradient)
-    weights.add_(velocity, alpha=-settings.lr)
+    weights.add_(velocity, alpha=-settings.lr * factor)
 
 
 class Adam:
@@ -129,7 +139,7 @@ class Adam:
 
     BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
-    def __init__(self, trained: Trained, settings: LocalTraining) -> None:
+    def __init__(self, trained: FlatParameters, settings: LocalTraining) -> None:
         self.weights, self.gradient, self.settings = trained.parameters, trained.gradient, settings
         self.first, self.second = torch.zeros_like(self.gradient), torch.zeros_like(self.gradient)
         self.steps = 0
@@ -138,7 +148,7 @@ class Adam:
         self.gradient.zero_()
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self, factor: float = 1.0) -> None:
         self.steps += 1
         # Part of the gradient, as in torch's Adam; AdamW's is another rule.
         if self.settings.weight_decay:
@@ -147,9 +157,8 @@ class Adam:
         self.second.mul_(self.BETA2).addcmul_(self.gradient, self.gradient, value=1 - self.BETA2)
         scale = (1 - self.BETA2**self.steps) ** 0.5
         denominator = (self.second.sqrt() / scale).add_(self.EPSILON)
-        self.weights.addcdiv_(
-            self.first, denominator, value=-self.settings.lr / (1 - self.BETA1**self.steps)
-        )
+        rate = self.settings.lr * factor / (1 - self.BETA1**self.steps)
+        self.weights.addcdiv_(self.first, denominator, value=-rate)
 
     def narrow(self, rows: int) -> None:
         self.weights, self.gradient, self.first, self.second = (
@@ -168,8 +177,11 @@ class Adam:
             moment.copy_(saved)
 
 
-def optimiser(
-    trained: Trained, settings: LocalTraining, memory: Vector | None = None, live: Live = whole
+def make_optimiser(
+    trained: FlatParameters,
+    settings: LocalTraining,
+    memory: Vector | None = None,
+    live: Live = whole,
 ) -> Optimiser:
     """A fresh optimiser for one visit, or one that goes on with the memory of an earlier visit."""
     made: Optimiser = (

@@ -2,9 +2,11 @@
 vector.
 
 Trainable parameters come first, then frozen ones, then floating-point buffers (BatchNorm
-statistics), each in the order of the module; integer counters are left out. Four-dimensional
-weights lie as (out, height, width, in), the layout in which CPUs and GPUs commonly convolve
-fastest, unless the run asks for torch's own: the vector has one meaning wherever it goes."""
+statistics), each in the order of the module; integer counters are left out: they begin anew with
+every visit. Four-dimensional weights lie as (out, height, width, in), the layout in which CPUs and
+GPUs commonly convolve fastest, unless the run asks for torch's own: the vector has one meaning
+wherever it goes.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-Vector = NDArray[np.float32]
+from rayfl.arrays import Vector as Vector
+
 Layout = Literal["channels_last", "channels_first"]
 Block = tuple[slice, ...]
 LARGE = 1 << 18  # numbers; below, the bookkeeping that spares a copy takes longer than the copy
@@ -51,6 +53,12 @@ class Resident:
         self.array = self.flat.numpy() if device.type == "cpu" else None
         self.large = self.array is not None and len(self.flat) >= LARGE
         self.given = self.narrowed = False
+        # BatchNorm counts its batches: what one client counted must not reach the next.
+        self.counters = [
+            (buffer, buffer.clone())
+            for buffer in net.buffers()
+            if not buffer.is_floating_point() and buffer.numel()
+        ]
         for home in self.homes:
             place = home.of(self.flat)
             place.copy_(home.tensor.detach())
@@ -65,6 +73,7 @@ class Resident:
 
     def load(self, weights: Vector) -> Resident:
         """Take these weights, in place."""
+        self._reset_counters()
         if self.array is not None:
             # torch will not look at read-only memory, and a copy to make it writable would cost as
             # much as the load.
@@ -92,6 +101,8 @@ class Resident:
     def move(self, fresh: Callable[[int], Vector], weights: Vector | None = None) -> Resident:
         """Into memory of this kind, with these weights or those that were given away."""
         assert self.array is not None
+        if weights is not None:
+            self._reset_counters()
         moved = fresh(len(self.array))
         np.copyto(moved, self.array if weights is None else weights)
         # The gradient stays where it is: nobody was given that.
@@ -99,6 +110,14 @@ class Resident:
         for home in self.homes:
             home.tensor.data = home.of(self.flat)
         return self
+
+    def _reset_counters(self) -> None:
+        for buffer, first in self.counters:
+            buffer.copy_(first)
+
+    def tensor_of(self, vector: Vector) -> Tensor:
+        """A flat vector of numpy's as a tensor on this network's device."""
+        return torch.from_numpy(np.array(vector, np.float32)).to(self.flat.device)
 
     @contextmanager
     def loose(self) -> Iterator[list[Tensor]]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rayfl.component import Count, Fraction, Natural, NonNegative, slot
+from rayfl.component import Count, Fraction, Natural, NonNegative, neutral, slot
 from rayfl.learn.augment import AUGMENTATIONS, Augmentation
 
 Channels = Annotated[tuple[float, ...], Field(min_length=1)]
@@ -39,19 +39,23 @@ class LocalTraining(BaseModel):
     )
     normalise: Normalisation | Literal["dataset"] | None = None
     """Applied to every pixel that a network sees; `dataset` measures the training set."""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Annotated[Literal["fp32", "bf16"], neutral("fp32")] = "fp32"
     """Arithmetic of a training step; weights, sums and evaluations are fp32 always."""
-    stack: Literal["never", "auto", "always"] = "never"
+    stack: Annotated[Literal["never", "auto", "always"], neutral("never")] = "never"
     """Train many small clients of a place in lockstep; `auto` where that measures faster. Equal but
     for rounding."""
-    layout: Literal["channels_last", "channels_first"] = "channels_last"
+    layout: Annotated[Literal["channels_last", "channels_first"], neutral("channels_last")] = (
+        "channels_last"
+    )
     """How images and kernels lie in memory. `channels_first` is faster on CPUs where kernels are
     larger than what they are applied to: large networks, small images, few to a batch. Equal but
     for rounding."""
-    kernels: Literal["whole", "reached"] = "whole"
+    kernels: Annotated[Literal["whole", "reached"], neutral("whole")] = "whole"
     """`reached` leaves out what a convolution's kernel only ever lays on padding: much of a large
     network, where images are small. Equal but for rounding; such a network is not stacked."""
-    compile: Literal["never", "default", "reduce-overhead", "max-autotune"] = "never"
+    compile: Annotated[
+        Literal["never", "default", "reduce-overhead", "max-autotune"], neutral("never")
+    ] = "never"
     """torch.compile's mode for the network; `reduce-overhead` records CUDA graphs."""
 
 

@@ -14,8 +14,9 @@ from rayfl.errors import ConfigError, broken
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
-from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
+from rayfl.fleet.streams import Streams
 from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm, Shard
 
@@ -26,6 +27,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class NetworkBlueprint:
+    """The configured network, for a method to make its own of: see `protocol.Blueprint`."""
+
+    config: Config
+    shape: tuple[int, int, int]
+    classes: int
+
+    def __call__(self, i: int = 0) -> nn.Module:
+        """The network with first weights number `i`."""
+        import torch
+
+        if not i:
+            built: nn.Module = self.config.model.build(self.shape, self.classes)
+            return built
+        # A stream of its own: what is drawn after this network is the same with and without it.
+        ambient = torch.default_generator.initial_seed()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(_derive_seed(ambient, i))
+            return self(0)
+
+    def width(self, encoder: str) -> int:
+        """How many features the method's encoder of this name gives an image."""
+        encoders = self.config.method.encoders()
+        if encoder not in encoders:
+            known = ", ".join(encoders) or "none"
+            raise ConfigError(broken(f"this method has the encoders {known}", f"'{encoder}'"))
+        return int(encoders[encoder].build(self.shape).dim)
+
+
+@dataclass(frozen=True)
 class NetworkRecipe:
     """The network that a method trains, from the same seed the same bits."""
 
@@ -33,12 +64,19 @@ class NetworkRecipe:
     shape: tuple[int, int, int]
     classes: int
 
-    def __call__(self) -> nn.Module:
+    def __call__(self, i: int = 0) -> nn.Module:
+        """The method's network with first weights number `i`."""
         import torch
 
+        blueprint = NetworkBlueprint(self.config, self.shape, self.classes)
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.config.seeds_for("model"))
-            return self.config.method.network(self.config.model.build(self.shape, self.classes))
+            torch.default_generator.manual_seed(_derive_seed(self.config.seeds_for("model"), i))
+            return self.config.method.network(blueprint)
+
+
+def _derive_seed(seed: int, i: int) -> int:
+    """Hashed, so that the second first weights of one seed are not the first of another."""
+    return int(np.random.default_rng([seed, i]).integers(1 << 62)) if i else seed
 
 
 @dataclass(frozen=True)
@@ -50,7 +88,7 @@ class LearnerRecipe:
     device: str
 
     def __call__(self) -> Learner:
-        from rayfl.learn.allocator import keep_freed_memory
+        from rayfl.fleet.host import keep_freed_memory
         from rayfl.learn.learner import Learner
 
         keep_freed_memory()
@@ -132,6 +170,7 @@ def holdings_of(config: Config, dataset: Dataset, scenario: Scenario) -> Holding
         offsets=starts[first:],
         sets=sets,
         client_labels=config.method.client_labels,
+        classes=len(scenario.classes),
         fingerprints={
             name: "all" if rows is None else rows_hash(rows) for name, rows in rows_of.items()
         },

@@ -27,7 +27,7 @@ from rayfl.errors import PhaseError, RayflError, StorageError, broken
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.base import BaseFleet, Errand
 from rayfl.fleet.executor import nbytes
-from rayfl.protocol import Client, ClientId, NobodyLeft, Out, Ref, Vector
+from rayfl.protocol import ClientId, NobodyLeft, Ref, Vector
 from rayfl.run.assembly import seen_by
 from rayfl.run.checkpoint import CheckpointStore, Snapshot
 from rayfl.run.codec import Marked
@@ -74,14 +74,6 @@ class Draft:
     metrics: dict[str, float] = field(default_factory=dict)
     clock: dict[str, float] = field(default_factory=dict)
     errand: Errand = field(default_factory=Errand)
-
-
-def initial(client: Client) -> Out:
-    """The weights of a freshly built network."""
-    from rayfl.learn.resident import Resident
-
-    learner = client.learner
-    return Out(update=Resident(learner.build(), learner.device, learner.training.layout).dump())
 
 
 class Engine:
@@ -261,7 +253,7 @@ class Engine:
     def _begun(self) -> Progress:
         self.fleet.round = -1
         self.method.check(self.fleet)
-        state = self.method.init(self.fleet, self.fleet.serve(initial))
+        state = self.method.init(self.fleet, self.fleet.initial())
         self.fleet.costs.take()
         return Progress(0, state, dict(self.fleet.table), left=dict(self.fleet.left))
 

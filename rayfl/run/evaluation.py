@@ -125,8 +125,8 @@ class Judge:
             )
             then(self.last, seconds)
 
-        test = self.fleet.data("test")
-        return self.fleet.later(evaluate_part, each, decide, test=test, classes=self.classes)
+        test = self.fleet.held_set("test")
+        return self.fleet.start_errand(evaluate_part, each, decide, test=test, classes=self.classes)
 
     def evaluate(self, method: Algorithm, state: State) -> Verdict:
         """Test metrics of the global model, or of every client's own averaged over clients, now."""
@@ -148,8 +148,8 @@ class Judge:
     def models(self, method: Algorithm, state: State) -> dict[ClientId | None, Ref]:
         """The model of each client where they differ, else the one of all."""
         if not method.personal:
-            return {None: method.model(state)}
-        return {client: method.model(state, client) for client in self.fleet.clients}
+            return {None: method.model(state, self.fleet)}
+        return {client: method.model(state, self.fleet, client) for client in self.fleet.clients}
 
     def _global_metrics(self, tested: Tested) -> dict[str, float]:
         confusion = tested.confusion

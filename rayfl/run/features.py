@@ -118,7 +118,7 @@ def encoded(
             for i, part in enumerate(parts[start : start + PARTS_AT_ONCE])
         }
         got = fleet.map(
-            encode_part, each, each=each, images=fleet.data(held), spec=spec, shape=shape
+            encode_part, each, each=each, images=fleet.held_set(held), spec=spec, shape=shape
         )
         for task in sorted(each, reverse=True):
             found = np.array(fleet.get(got.mean({task: 1.0})))

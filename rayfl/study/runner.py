@@ -14,8 +14,14 @@ from pathlib import Path
 
 from rayfl.config.schema import Config, parsed
 from rayfl.errors import RayflError
-from rayfl.run.experiment import Interrupted, Stop, newest_unfinished, stoppable, tracking_uri
-from rayfl.run.experiment import run as run_experiment
+from rayfl.run.experiment import (
+    Interrupted,
+    Stop,
+    newest_unfinished,
+    run as run_experiment,
+    stoppable,
+    tracking_uri,
+)
 from rayfl.run.progress import Progress, Silent
 from rayfl.study.plan import Plan, Run
 from rayfl.tracking.tracker import Tracker

@@ -22,7 +22,7 @@ from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.on_ray.placement import Placement
-from rayfl.learn.losses import nearest_in_batch
+from rayfl.learn.losses.k_similarity import nearest_in_batch
 from rayfl.learn.resident import Resident
 from rayfl.models.encoders.base import Sight, TorchEncoder, fingerprint
 from rayfl.models.network import Network, Shape

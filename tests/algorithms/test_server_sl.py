@@ -16,8 +16,8 @@ from rayfl.algorithms.server_sl import train
 from rayfl.errors import ConfigError
 from rayfl.fleet.base import Streams
 from rayfl.learn.learner import Learner
-from rayfl.learn.losses import gce
-from rayfl.learn.optimisers import optimiser
+from rayfl.learn.losses.gce import gce
+from rayfl.learn.optimisers import make_optimiser
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import SERVER, Client, Out, Shard, Vector
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
@@ -180,10 +180,10 @@ def test_the_optimiser_goes_on_where_it_stopped(settings: dict[str, Any]) -> Non
 
 def test_adam_remembers_its_steps() -> None:
     learner = learner_of(LocalTraining(optimizer="adam"))
-    first = optimiser(learner.resident(), learner.training)
+    first = make_optimiser(learner.resident(), learner.training)
     learner.resident().gradient.fill_(1.0)
     first.step()
     memory = first.dump()
     assert memory[0] == 1
-    again = optimiser(learner.resident(), learner.training, memory)
+    again = make_optimiser(learner.resident(), learner.training, memory)
     assert np.array_equal(again.dump(), memory)

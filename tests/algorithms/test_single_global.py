@@ -54,13 +54,13 @@ def test_model_is_that_of_federated_averaging_with_equal_weights(tmp_path: Path)
 
 def test_one_evaluation_serves_all_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    later = InlineFleet.later
+    start = InlineFleet.start_errand
 
     def counted(fleet: InlineFleet, phase: Any, each: Any, *more: Any, **shared: Any) -> Any:
         asked.append([task["w"] for task in each.values()])
-        return later(fleet, phase, each, *more, **shared)
+        return start(fleet, phase, each, *more, **shared)
 
-    monkeypatch.setattr(InlineFleet, "later", counted)
+    monkeypatch.setattr(InlineFleet, "start_errand", counted)
     run_toy(shortened(toy_config(ROWS[0], tmp_path), 2))
     assert [len(models) for models in asked] == [1, 1]
 

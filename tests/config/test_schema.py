@@ -305,3 +305,29 @@ def test_what_is_shown_and_saved_has_no_secrets() -> None:
     )
     assert config.tracking.uri == uri
     assert "hunter2" not in yaml.safe_dump(config.resolved())
+
+
+@pytest.mark.parametrize(
+    ("secret", "public"),
+    [
+        ("s3://AKIA:two/parts@bucket/x", "s3://***@bucket/x"),
+        ("http://me:p@ss@host/x", "http://***@host/x"),
+        ("http://host/x?secret_key=hunter2&y=1", "http://host/x?secret_key=***&y=1"),
+        ("az://c/x?sv=1&sig=ab%2Fcd", "az://c/x?sv=1&sig=***"),
+        ("['http://a:b@c', 'http://d:e@f']", "['http://***@c', 'http://***@f']"),
+        ("s3://bucket/folder@version", "s3://bucket/folder@version"),
+    ],
+)
+def test_so_do_those_that_look_like_a_path_or_a_query(secret: str, public: str) -> None:
+    assert mask(secret) == public
+
+
+def test_many_keys_are_read_as_fast_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "many.yaml"
+    path.write_text("tracking: {tags: {" + ", ".join(f"k{i}: v" for i in range(50_000)) + "}}")
+    assert len(load_config(path).tracking.tags) == 50_000
+
+
+def test_numbers_of_immense_size_are_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="seed: must be less than .*; got int of immense size"):
+        validated({"seed": 1 << 500_000})

@@ -6,12 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rayfl.errors import ConfigError, DataError
 from rayfl.fleet.base import Streams
-from rayfl.fleet.executor import Executor, Task, failed, frozen, named, nbytes, peak, walked
+from rayfl.fleet.executor import (
+    Executor,
+    Task,
+    fail_visit,
+    find_peak,
+    freeze_array,
+    map_leaves,
+    name_update,
+    nbytes,
+)
 from rayfl.protocol import SERVER, Client, DataRef, Out, Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, holdings, learner
@@ -65,25 +73,25 @@ def test_private_entries_count_against_the_limit() -> None:
     ],
 )
 def test_peak_is_the_largest_absolute_value(vector: list[float], expected: float) -> None:
-    assert peak(np.array(vector, np.float32)) == expected
+    assert find_peak(np.array(vector, np.float32)) == expected
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_peak_of_anything_not_a_number_is_not_finite(position: int) -> None:
     vector = np.ones(3, np.float32)
     vector[position] = np.nan
-    assert not np.isfinite(peak(vector))
+    assert not np.isfinite(find_peak(vector))
 
 
 @pytest.mark.parametrize("writeable", [True, False])
 def test_frozen_is_a_view_and_leaves_the_original(writeable: bool) -> None:
     array = np.zeros(3)
     array.flags.writeable = writeable
-    view = frozen(array)
+    view = freeze_array(array)
     assert not view.flags.writeable
     assert np.shares_memory(view, array)
     assert array.flags.writeable == writeable
-    assert frozen("text") == "text"
+    assert freeze_array("text") == "text"
 
 
 LEAVES = st.none() | st.integers() | st.text(max_size=3)
@@ -101,8 +109,8 @@ TREES = st.recursive(
 @given(TREES)
 @settings(deadline=None)
 def test_walking_keeps_the_shape_of_a_tree(tree: Any) -> None:
-    assert walked(tree, lambda leaf: leaf) == tree
-    assert walked(walked(tree, lambda leaf: [leaf]), lambda leaf: leaf) == walked(
+    assert map_leaves(tree, lambda leaf: leaf) == tree
+    assert map_leaves(map_leaves(tree, lambda leaf: [leaf]), lambda leaf: leaf) == map_leaves(
         tree, lambda leaf: [leaf]
     )
 
@@ -111,7 +119,7 @@ def test_walking_keeps_the_shape_of_a_tree(tree: Any) -> None:
     "update", [np.ones(3), np.ones(6, np.float32)[::2], {"w": np.ones(3, np.float64)}]
 )
 def test_updates_are_contiguous_named_float32(update: Any) -> None:
-    ((name, vector),) = named(update).items()
+    ((name, vector),) = name_update(update).items()
     assert name == "w"
     assert vector.dtype == np.float32
     assert vector.flags.c_contiguous
@@ -122,9 +130,9 @@ def test_updates_stay_until_they_are_freed() -> None:
     list(executor.run(1, phases.update, tasks(0, 3), {"size": 4}))
     list(executor.run(2, phases.update, tasks(0), {"size": 4}))
     assert set(executor.updates) == {(1, 0), (1, 3), (2, 0)}
-    executor.free(1)
+    executor.updates.free(1)
     assert set(executor.updates) == {(2, 0)}
-    executor.free(1)
+    executor.updates.free(1)
 
 
 def test_a_place_stops_at_the_first_error() -> None:
@@ -144,7 +152,7 @@ def test_only_what_a_person_can_mend_travels_as_itself(error: Exception, kept: b
     try:
         raise error
     except Exception as caught:
-        outcome = failed(4, caught)
+        outcome = fail_visit(4, caught)
     assert outcome.client == 4
     assert (outcome.refusal is error) == kept
     assert type(error).__name__ in (outcome.error or "")

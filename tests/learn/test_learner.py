@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rayfl.learn.learner import Learner, Passes, affine, fresh_seed
+from rayfl.learn.learner import Learner, Passes, affine, draw_seed
 from rayfl.learn.training import LocalTraining, Normalisation
 from tests.learn.toys import conv_net, dropout_net, learner, linear_net
 
@@ -116,7 +116,7 @@ def test_passes_are_taken_once() -> None:
 
 def test_a_fresh_seed_is_the_draw_below_a_power_of_two() -> None:
     one, other = np.random.default_rng(3), np.random.default_rng(3)
-    assert [fresh_seed(one) for _ in range(2000)] == [
+    assert [draw_seed(one) for _ in range(2000)] == [
         int(other.integers(1 << 62)) for _ in range(2000)
     ]
     assert one.random() == other.random()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rayfl.learn.optimisers import Adam, Sgd, optimiser
+from rayfl.learn.optimisers import Adam, Sgd, make_optimiser
 from rayfl.learn.resident import Resident
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import conv_net
@@ -44,7 +44,7 @@ def reference(net: nn.Module, settings: LocalTraining) -> torch.optim.Optimizer:
 def pair(settings: dict[str, Any]) -> tuple[Resident, nn.Module, Any, torch.optim.Optimizer]:
     made = LocalTraining(**settings)
     resident, own = Resident(conv_net(), torch.device("cpu")), conv_net()
-    return resident, own, optimiser(resident, made), reference(own, made)
+    return resident, own, make_optimiser(resident, made), reference(own, made)
 
 
 @pytest.mark.parametrize("settings", [*SGD, *ADAM], ids=str)
@@ -97,7 +97,7 @@ def test_running_statistics_are_not_optimised(settings: dict[str, Any]) -> None:
 def test_an_optimiser_is_fresh_at_every_visit(settings: dict[str, Any]) -> None:
     resident, _, first, _ = pair(settings)
     start, ends = resident.dump(), []
-    for update in (first, optimiser(resident, LocalTraining(**settings))):
+    for update in (first, make_optimiser(resident, LocalTraining(**settings))):
         resident.load(start)
         for _ in range(2):
             resident.gradient.fill_(0.5)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
+from rayfl.learn.stacked import stackable
 from torch import nn
 
 from rayfl.errors import ConfigError
@@ -18,7 +18,6 @@ from rayfl.learn.fit import fit, outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.reached import leave_out_padding
 from rayfl.learn.resident import Layout, Resident
-from rayfl.learn.stacked import stackable
 from rayfl.learn.tapwise import Taps
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Client

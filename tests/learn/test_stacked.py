@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
-
-from rayfl.learn import stacked
-from rayfl.learn.learner import Learner
-from rayfl.learn.local_fit import Fit
-from rayfl.learn.resident import Resident
+from hypothesis import given, settings, strategies as st
 from rayfl.learn.stacked import (
     Rows,
     Stack,
@@ -25,6 +18,12 @@ from rayfl.learn.stacked import (
     stackable,
     written_out,
 )
+from torch import Tensor, nn
+
+from rayfl.learn import stacked
+from rayfl.learn.learner import Learner
+from rayfl.learn.local_fit import Fit
+from rayfl.learn.resident import Resident
 from rayfl.models.mlp import MLP, Linear
 from rayfl.protocol import Client
 from tests.learn.toys import client, conv_net, dropout_net, learner, linear_net, seeded

@@ -76,13 +76,9 @@ class Layout:
         return np.concatenate((theta[: self.encoder], theta[self.classifier :][: self.statistics]))
 
 
-def fresh_encoder(learner: Learner) -> Resident:
-    """A network with an encoder's weights only."""
-    return Resident(cast(Online, learner.build()).encoder, learner.device, learner.training.layout)
-
-
 def resident_pair(learner: Learner) -> tuple[Resident, Resident, Layout]:
-    """The online network of a place, its target network {B', G'}, and where things lie."""
-    online = learner.resident()
-    target = learner.keep("target", lambda: fresh_encoder(learner))
+    """The online network of a place, its target network {B', G'}, and where things lie. What they
+    hold is whoever's was there: load them."""
+    online = learner.shape_of()
+    target = learner.shape_of("target", lambda: cast(Online, learner.build()).encoder)
     return online, target, Layout.of(online, target)

@@ -16,28 +16,28 @@ from rayfl.errors import DataError, broken
 Operation = Callable[[Tensor, Tensor], Tensor]
 
 
-def uniform(n: int, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
+def draw_uniform(n: int, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
     """`n` draws from U[low, high)."""
     return low + (high - low) * torch.rand(n, generator=generator, device=generator.device)
 
 
-def integers(n: int, generator: torch.Generator, bound: int) -> Tensor:
+def draw_integers(n: int, generator: torch.Generator, bound: int) -> Tensor:
     """`n` draws from {0, ..., bound - 1}."""
     return torch.randint(bound, (n,), generator=generator, device=generator.device)
 
 
-def coins(n: int, generator: torch.Generator, heads: float) -> Tensor:
+def toss_coins(n: int, generator: torch.Generator, heads: float) -> Tensor:
     """`n` draws that are true with probability `heads`: never at 0, always at 1."""
-    return uniform(n, generator) < heads
+    return draw_uniform(n, generator) < heads
 
 
-def per_image(values: Tensor, x: Tensor) -> Tensor:
+def shape_per_image(values: Tensor, x: Tensor) -> Tensor:
     """A vector with one entry an image, on the device of `x` and shaped to broadcast over (C, H,
     W)."""
     return values.to(x.device).view(-1, 1, 1, 1)
 
 
-def laid_out_like(out: Tensor, x: Tensor) -> Tensor:
+def lay_out_like(out: Tensor, x: Tensor) -> Tensor:
     """`out` in the memory format of `x`."""
     last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return out.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)

@@ -10,15 +10,21 @@ import torch
 from torch import Tensor
 
 from rayfl.component import Fraction, Natural, component
-from rayfl.learn.augment.colour import brightness, contrast, grey, hue, saturation
+from rayfl.learn.augment.colour import (
+    change_brightness,
+    change_contrast,
+    change_saturation,
+    make_grey,
+    turn_hue,
+)
 from rayfl.learn.augment.crop import CropFlip
 from rayfl.learn.augment.pieces import (
     apply_by_choice_,
     check_colours,
-    coins,
-    laid_out_like,
-    per_image,
-    uniform,
+    draw_uniform,
+    lay_out_like,
+    shape_per_image,
+    toss_coins,
 )
 from rayfl.learn.augment.resize import AreaRange, AspectRange, ResizeCrop
 
@@ -46,10 +52,12 @@ class Contrastive:
         out = ResizeCrop(scale=self.scale, ratio=self.ratio, flip=self.flip)(
             x.contiguous(), generator
         )
-        chosen = coins(len(x), generator, self.jitter)
-        jitter_(out, chosen, (self.brightness, self.contrast, self.saturation, self.hue), generator)
-        greyed = per_image(coins(len(x), generator, self.greyscale), x)
-        return laid_out_like(torch.where(greyed, grey(out), out), x)
+        chosen = toss_coins(len(x), generator, self.jitter)
+        jitter_colours_(
+            out, chosen, (self.brightness, self.contrast, self.saturation, self.hue), generator
+        )
+        greyed = shape_per_image(toss_coins(len(x), generator, self.greyscale), x)
+        return lay_out_like(torch.where(greyed, make_grey(out), out), x)
 
 
 @component
@@ -67,7 +75,7 @@ class Weak:
         return CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(x, generator)
 
 
-def jitter_(
+def jitter_colours_(
     x: Tensor,
     chosen: Tensor,
     strengths: tuple[float, float, float, float],
@@ -75,10 +83,14 @@ def jitter_(
 ) -> None:
     """Change brightness, contrast, saturation and hue of the chosen images by random amounts in
     random orders."""
-    *factors, turn = (uniform(len(x), generator, -strength, strength) for strength in strengths)
+    *factors, turn = (
+        draw_uniform(len(x), generator, -strength, strength) for strength in strengths
+    )
     amounts = [*(1 + factor for factor in factors), turn]
     order = torch.rand(len(x), len(amounts), generator=generator, device=generator.device).argsort(
         1
     )
     for choice in order.masked_fill(~chosen[:, None], -1).unbind(1):
-        apply_by_choice_(x, choice, amounts, (brightness, contrast, saturation, hue))
+        apply_by_choice_(
+            x, choice, amounts, (change_brightness, change_contrast, change_saturation, turn_hue)
+        )

@@ -1,30 +1,23 @@
-"""Losses of the methods, one a file: pure functions of tensors.
+"""Losses, one a file: pure functions of tensors, and the entries of the loss slot.
 
-Unless the loss is a property of the whole batch they return one value an image; the caller
-averages."""
+Unless the loss is a property of the whole batch the functions return one value an image; the caller
+averages. No torch here: each is imported from its own file.
+"""
 
 from __future__ import annotations
 
-from rayfl.learn.losses.byol import byol, byol_symmetric
-from rayfl.learn.losses.contrastive_pairs import contrastive_pairs, ctrr_pairs
-from rayfl.learn.losses.cosine import cosines, unit
-from rayfl.learn.losses.gce import gce
-from rayfl.learn.losses.k_similarity import k_similarity, nearest_in_batch
-from rayfl.learn.losses.logit_clip import logit_clip
-from rayfl.learn.losses.model_contrastive import model_contrastive
-from rayfl.learn.losses.symmetric_ce import symmetric_ce
+from rayfl.component import Registry
+from rayfl.learn.losses.base import CrossEntropy, SampleLoss
 
-__all__ = [
-    "byol",
-    "byol_symmetric",
-    "contrastive_pairs",
-    "cosines",
-    "ctrr_pairs",
-    "gce",
-    "k_similarity",
-    "logit_clip",
-    "model_contrastive",
-    "nearest_in_batch",
-    "symmetric_ce",
-    "unit",
-]
+LOSSES: Registry[SampleLoss] = Registry(
+    "loss",
+    {
+        "ce": "rayfl.learn.losses.base:CrossEntropy",
+        "gce": "rayfl.learn.losses.gce:GeneralisedCrossEntropy",
+        "symce": "rayfl.learn.losses.symmetric_ce:SymmetricCrossEntropy",
+        "logitclip": "rayfl.learn.losses.logit_clip:LogitClip",
+    },
+)
+"""What `method.loss` can name."""
+
+__all__ = ["LOSSES", "CrossEntropy", "SampleLoss"]

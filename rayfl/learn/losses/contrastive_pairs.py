@@ -1,7 +1,8 @@
 """The contrastive loss over confident pairs of FedCR (eq. 4), after CTRR (Yi et al., CVPR 2022,
 arXiv 2203.01785).
 
-    L_cr = sum_{j,k} M_jk * ( log(1 - S_jk) + log(1 - S_kj) ),   S_jk = cos(q_j, z_k),   M_jk = [ p_j . p_k >= eta ]
+    L_cr = sum_{j,k} M_jk * ( log(1 - S_jk) + log(1 - S_kj) )
+    S_jk = cos(q_j, z_k),   M_jk = [ p_j . p_k >= eta ]
 
 q are the online network's predictions for one view, z the target network's projections of the other
 view, p the classifier's probabilities for a weak view; z and p are held constant. The loss is
@@ -42,11 +43,11 @@ def contrastive_pairs(
     similarity = cosines(q, z.detach())
     value = (1 - similarity).clamp(min=delta).log()
     if diag == "neg_cos":
-        value = torch.where(diagonal(value), -similarity, value)
-    chosen = confidence(p) >= eta
+        value = torch.where(_find_diagonal(value), -similarity, value)
+    chosen = measure_pair_confidence(p) >= eta
     if force_diag:
-        chosen = chosen | diagonal(value)
-    return reduced(value + value.mT, chosen.to(value.dtype), reduction)
+        chosen = chosen | _find_diagonal(value)
+    return _reduce_pairs(value + value.mT, chosen.to(value.dtype), reduction)
 
 
 def ctrr_pairs(q: Tensor, z: Tensor, p: Tensor, eta: float = 0.8, delta: float = 1e-6) -> Tensor:
@@ -59,14 +60,14 @@ def ctrr_pairs(q: Tensor, z: Tensor, p: Tensor, eta: float = 0.8, delta: float =
     online, target = (unit(side).clamp(CTRR_LOW, CTRR_HIGH) for side in (q, z.detach()))
     with torch.autocast(q.device.type, enabled=False):
         similarity = online @ target.mT
-    own = diagonal(similarity)
+    own = _find_diagonal(similarity)
     value = 2 + torch.where(own, -similarity, (1 - similarity).clamp(min=delta).log())
-    weight = confidence(p).masked_fill(own, 1.0)
+    weight = measure_pair_confidence(p).masked_fill(own, 1.0)
     weight = weight.where(weight >= eta, 0.0)
-    return reduced(value, weight, "row_mean")
+    return _reduce_pairs(value, weight, "row_mean")
 
 
-def reduced(value: Tensor, weight: Tensor, reduction: Reduction) -> Tensor:
+def _reduce_pairs(value: Tensor, weight: Tensor, reduction: Reduction) -> Tensor:
     """The weighted values as one number; a row, or a batch, without weight contributes 0."""
     weighted, weight = (weight * value).sum(1), weight.sum(1)
     if reduction == "sum":
@@ -77,13 +78,13 @@ def reduced(value: Tensor, weight: Tensor, reduction: Reduction) -> Tensor:
 
 
 @torch.no_grad()
-def confidence(p: Tensor) -> Tensor:
+def measure_pair_confidence(p: Tensor) -> Tensor:
     """p_j . p_k for all pairs of images."""
     with torch.autocast(p.device.type, enabled=False):
         p = p.to(torch.promote_types(p.dtype, torch.float32))
         return p @ p.mT
 
 
-def diagonal(square: Tensor) -> Tensor:
+def _find_diagonal(square: Tensor) -> Tensor:
     """True where an image meets itself."""
     return torch.eye(len(square), dtype=torch.bool, device=square.device)

@@ -33,7 +33,7 @@ def k_similarity(
     similarity = cosines(z, z) / temperature
     near = torch.zeros_like(similarity, dtype=torch.bool).scatter_(1, neighbours, True)
     if not self_in_den:
-        similarity = without_self(similarity)
+        similarity = _mask_self(similarity)
     return similarity.logsumexp(1) - similarity.masked_fill(~near, -torch.inf).logsumexp(1)
 
 
@@ -45,14 +45,12 @@ def nearest_in_batch(reference: Tensor, k: int) -> Tensor:
         raise ConfigError(broken("the K-similarity loss needs k of at least 1", k))
     # masking the image itself, not dropping the first column: a duplicate may sort before it
     ranking = (
-        without_self(cosines(reference, reference))
-        .sort(dim=1, descending=True, stable=True)
-        .indices
+        _mask_self(cosines(reference, reference)).sort(dim=1, descending=True, stable=True).indices
     )
     return ranking[:, : min(k, len(reference) - 1)]
 
 
-def without_self(similarity: Tensor) -> Tensor:
+def _mask_self(similarity: Tensor) -> Tensor:
     """The square matrix with -infinity on its diagonal."""
     return similarity.masked_fill(
         torch.eye(len(similarity), dtype=torch.bool, device=similarity.device), -torch.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rayfl.learn.losses import byol, byol_symmetric
+from rayfl.learn.losses.byol import byol, byol_symmetric
 
 Q = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], dtype=torch.float64)
 Z = torch.tensor([[0.8, 0.6], [0.96, 0.28], [0.28, 0.96]], dtype=torch.float64)

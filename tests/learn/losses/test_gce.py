@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.errors import ConfigError
-from rayfl.learn.losses import gce
+from rayfl.learn.losses.gce import gce
 
 ZERO = torch.tensor([0])
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import ConfigError
-from rayfl.learn.losses import k_similarity, nearest_in_batch
+from rayfl.learn.losses.k_similarity import k_similarity, nearest_in_batch
 
 
 def polar(degrees: list[float], lengths: list[float]) -> Tensor:

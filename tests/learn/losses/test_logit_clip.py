@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from rayfl.errors import ConfigError
-from rayfl.learn.losses import logit_clip
+from rayfl.learn.losses.logit_clip import logit_clip
 
 ROW = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import ConfigError
-from rayfl.learn.losses import model_contrastive
+from rayfl.learn.losses.model_contrastive import model_contrastive
 
 
 def rows(*values: float) -> Tensor:

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rayfl.learn.losses import symmetric_ce
-from rayfl.learn.losses.symmetric_ce import LOG_ZERO
+from rayfl.learn.losses.symmetric_ce import LOG_ZERO, symmetric_ce
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
 

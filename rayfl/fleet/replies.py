@@ -1,0 +1,166 @@
+"""The replies of maps, and what a fleet needs to know in order to reduce their updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rayfl.errors import ConfigError, broken
+from rayfl.fleet.executor import NOTHING, Done, Task
+from rayfl.fleet.sums.exact_sums import Grid
+from rayfl.fleet.sums.updates import UpdateId
+from rayfl.protocol import ClientId, Phase, Ref, Replies, Report, check_weights
+
+if TYPE_CHECKING:
+    from rayfl.fleet.base import BaseFleet
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedMap:
+    """A map that is over: what it was made of, which is how a lost update is made again, and what
+    came of those clients whose updates are finite. With the last reference to it its updates go."""
+
+    number: int
+    phase: Phase
+    tasks: Mapping[ClientId, Task]
+    shared: Mapping[str, Any]
+    done: Mapping[ClientId, Done]
+    chain: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """One weighted mean of updates, of one or several maps. The weights are positive, of a finite
+    sum."""
+
+    key: str
+    weights: Mapping[UpdateId, float]
+    maps: Mapping[int, FinishedMap]
+
+    @cached_property
+    def grid(self) -> Grid:
+        """On which the sum is exact, by the largest value of every update."""
+        peaks = (w * self._done(update).peaks[self.key] for update, w in self.weights.items())
+        return Grid.bounded(sum(peaks), len(self.weights))
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The size of one update, and so of the mean."""
+        return self._done(next(iter(self.weights))).update_bytes[self.key]
+
+    @cached_property
+    def total(self) -> float:
+        """The sum of the weights."""
+        return sum(self.weights.values())
+
+    @property
+    def lone(self) -> UpdateId | None:
+        """The update that this mean is, bit for bit, if it is of one."""
+        return next(iter(self.weights)) if len(self.weights) == 1 else None
+
+    @property
+    def map_number(self) -> int | None:
+        """The map that all updates are of; None if they are of several."""
+        return next(iter(self.maps)) if len(self.maps) == 1 else None
+
+    def _done(self, update: UpdateId) -> Done:
+        return self.maps[update.number].done[update.client]
+
+
+class FleetReplies(Replies):
+    """Replies of one map, or of several joined ones, over any fleet."""
+
+    def __init__(self, fleet: BaseFleet, maps: Mapping[ClientId, FinishedMap]) -> None:
+        super().__init__({client: found.done[client].report for client, found in maps.items()})
+        self._fleet = fleet
+        self._maps = maps
+
+    def __or__(self, other: Replies) -> Replies:
+        assert isinstance(other, FleetReplies)
+        both = sorted(set(self) & set(other))
+        if both:
+            rule = "maps are joined over different clients"
+            raise ConfigError(broken(rule, f"client {both[0]} in both"))
+        joined = FleetReplies(self._fleet, {**self._maps, **other._maps})
+        joined.diverged = tuple(sorted({*self.diverged, *other.diverged}))
+        return joined
+
+    def ref(self, client: ClientId, key: str | None = None) -> Ref:
+        return self.mean({client: 1.0}, key)
+
+    def refs(self, client: ClientId) -> dict[str, Ref]:
+        """References to all updates of one client, by name."""
+        return {name: self.ref(client, name) for name in self._done(client).update_bytes}
+
+    def mean(self, weights: Mapping[ClientId, float], key: str | None = None) -> Ref:
+        strangers = sorted(set(weights) - set(self))
+        if strangers:
+            remedy = self._reason_of_absence(strangers[0])
+            raise ConfigError(
+                broken("mean takes clients that replied", f"client {strangers[0]}", remedy)
+            )
+        chosen = check_weights(weights)
+        name = self._key(key, chosen)
+        by_update = {self._id(client): weight for client, weight in chosen.items()}
+        return self._fleet.reduce(Mean(name, by_update, self._numbered(by_update)))
+
+    def _reason_of_absence(self, client: ClientId) -> str:
+        if client in self.diverged:
+            return "Its update is not finite, and so it is not in the replies."
+        return "Take the weights of those that are in the replies."
+
+    def _key(self, key: str | None, clients: Iterable[ClientId]) -> str:
+        """Which update is meant, found in every one of these clients'."""
+        names = list(self._done(next(iter(self))).update_bytes) if self._maps else []
+        if key is None:
+            key = "w" if "w" in names or len(names) != 1 else names[0]
+        for client in clients:
+            left = self._done(client).update_bytes
+            if key not in left:
+                known = ", ".join(left) or "no update"
+                rule = f"client {client} left {known}; a mean says which is meant"
+                raise ConfigError(broken(rule, f"'{key}'", "Name the update: mean(weights, key)."))
+        return key
+
+    def _done(self, client: ClientId) -> Done:
+        return self._maps[client].done[client]
+
+    def _id(self, client: ClientId) -> UpdateId:
+        return UpdateId(self._maps[client].number, client)
+
+    def _numbered(self, which: Iterable[UpdateId]) -> dict[int, FinishedMap]:
+        """The maps that these updates are of."""
+        return {update.number: self._maps[update.client] for update in which}
+
+    def examine(
+        self,
+        phase: Phase,
+        clients: Iterable[ClientId] | None = None,
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **inputs: Any,
+    ) -> dict[ClientId, Report]:
+        chosen = sorted(self if clients is None else set(clients))
+        own = each or {}
+        tasks = {}
+        for client in chosen:
+            if client not in self:
+                raise ConfigError(broken("clients that replied are examined", f"client {client}"))
+            inputs_of = dict(own.get(client, NOTHING))
+            visit = self._fleet.count_visit(client, examined=True)
+            task = Task(client, self._fleet.round, inputs_of, NOTHING, visit, examined=True)
+            tasks[self._id(client)] = task
+        done = self._fleet.examine(phase, tasks, inputs, self._numbered(tasks))
+        outcomes = sorted(done, key=lambda outcome: outcome.client)
+        self._fleet.refuse_errors(outcomes)
+        self._fleet.account_server(outcomes)
+        return {outcome.client: outcome.report for outcome in outcomes}
+
+    @property
+    def last(self) -> Ref:
+        finished = next(iter(self._maps.values()))
+        order = [client for client in finished.tasks if client in self]
+        if not finished.chain:
+            raise ConfigError(broken("`last` is asked of a chain", "the replies of a map"))
+        return self.ref(order[-1])
