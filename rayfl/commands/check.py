@@ -16,7 +16,7 @@ import click
 from rayfl.errors import ConfigError, broken, nearest
 
 if TYPE_CHECKING:
-    from rayfl.testing.actors import ActorPool
+    from rayfl.testing.actors import ActorReserve
     from rayfl.testing.bench import Candidate
     from rayfl.testing.findings import Finding
 
@@ -129,16 +129,16 @@ def _name_of(method: Any) -> Any:
 
 
 @contextmanager
-def _lend_actors(wanted: bool) -> Iterator[ActorPool | None]:
+def _lend_actors(wanted: bool) -> Iterator[ActorReserve | None]:
     """Actors on a Ray of our own, or nothing."""
     if not wanted:
         yield None
         return
     from rayfl.fleet.on_ray.connection import connected
-    from rayfl.testing.actors import ActorPool
+    from rayfl.testing.actors import ActorReserve
 
     with connected(None):
-        pool = ActorPool()
+        pool = ActorReserve()
         try:
             yield pool
         finally:
@@ -146,7 +146,7 @@ def _lend_actors(wanted: bool) -> Iterator[ActorPool | None]:
 
 
 def _print_findings(
-    candidate: Candidate, actors: ActorPool | None, names: Sequence[str]
+    candidate: Candidate, actors: ActorReserve | None, names: Sequence[str]
 ) -> Iterator[Finding]:
     """Print each finding as soon as it is known."""
     from rayfl.testing.bench import Bench

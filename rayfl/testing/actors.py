@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
+from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.on_ray.coordinator import stored
-from rayfl.fleet.on_ray.hiring import Hiring, Place
+from rayfl.fleet.on_ray.hiring import Hiring
 from rayfl.fleet.on_ray.placement import Placement
+from rayfl.fleet.on_ray.pool import Place
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.protocol import ClientId, Phase
 from rayfl.testing.places import Executed, MakeFleet, Tasks
@@ -20,15 +21,15 @@ from rayfl.testing.places import Executed, MakeFleet, Tasks
 SHARE = 0.1
 
 
-class ActorPool:
+class ActorReserve:
     """Client actors between two runs: to start a process costs more than to run a toy on it."""
 
     def __init__(self) -> None:
         self.idle: list[Any] = []
 
-    def fleet_maker(self, actors: int, fleet_class: type[PooledFleet] | None = None) -> MakeFleet:
+    def fleet_maker(self, actors: int, fleet_class: type[LendingFleet] | None = None) -> MakeFleet:
         """Makes fleets of so many actors, started before where there are some."""
-        kind = fleet_class or PooledFleet
+        kind = fleet_class or LendingFleet
 
         def make_fleet(spec: Spec, holdings: Holdings) -> BaseFleet:
             hiring = stored(spec, holdings, Placement(actors=actors, cpus=SHARE))
@@ -47,44 +48,56 @@ class ActorPool:
     def close(self) -> None:
         """End all actors."""
         for actor in self.idle:
-            Place(actor).dismiss()
+            Place(0, actor).dismiss()
         self.idle.clear()
 
 
-class PooledFleet(RayFleet):
+class LendingFleet(RayFleet):
     """Gives its actors back instead of ending them."""
 
-    def __init__(self, pool: ActorPool, spec: Spec, holdings: Holdings, hiring: Hiring) -> None:
-        self.lender = pool
-        super().__init__(spec, holdings, hiring, pool.lend(hiring.placement.actors, hiring))
+    def __init__(
+        self, reserve: ActorReserve, spec: Spec, holdings: Holdings, hiring: Hiring
+    ) -> None:
+        self.reserve = reserve
+        super().__init__(spec, holdings, hiring, reserve.lend(hiring.placement.actors, hiring))
 
     def close(self) -> None:
+        self.routes.close()
         for place in self.pool:
             # A standing line belongs to this fleet; the actor will lay the next one another.
             if place.line is not None:
                 place.line.close()
-            self.lender.idle.append(place.actor)
+            self.reserve.idle.append(place.actor)
 
 
-class KillingFleet(PooledFleet):
+class KillingFleet(LendingFleet):
     """Kills the process of its last actor before a map, or an evaluation, of the second round."""
 
     killed = 0
 
     def execute(
-        self, number: int, phase: Phase, tasks: Tasks, shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Tasks,
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> Executed:
-        self._kill_before(tasks)
-        return super().execute(number, phase, tasks, shared)
+        self._kill_before(len(tasks))
+        return super().execute(number, phase, tasks, shared, chain)
 
-    def later(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
+    def start_errand(
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        when_done: WhenDone,
+        **shared: Any,
     ) -> Errand:
-        self._kill_before(list(each))
-        return super().later(phase, each, then, **shared)
+        self._kill_before(len(each))
+        return super().start_errand(phase, each, when_done, **shared)
 
-    def _kill_before(self, tasks: Mapping[ClientId, Any] | Sequence[ClientId]) -> None:
+    def _kill_before(self, tasks: int) -> None:
         # One task might go to another actor, and nobody would notice.
-        if self.round == 1 and not self.killed and len(tasks) > 1:
-            self.killed = int(self.hellos[-1]["pid"])
+        if self.round == 1 and not self.killed and tasks > 1:
+            self.killed = self.pool[-1].greeting["pid"]
             os.kill(self.killed, signal.SIGKILL)

@@ -27,7 +27,7 @@ from rayfl.testing.places import (
 from rayfl.testing.toy import complete_toy
 
 if TYPE_CHECKING:
-    from rayfl.testing.actors import ActorPool
+    from rayfl.testing.actors import ActorReserve
 
 FIRST_SEED, OTHER_SEED = 1, 2
 """Of the global streams, which must decide nothing."""
@@ -70,7 +70,9 @@ class Bench:
         Lends actors to runs on Ray; a bench without it runs in this process only.
     """
 
-    def __init__(self, candidate: Candidate, folder: Path, actors: ActorPool | None = None) -> None:
+    def __init__(
+        self, candidate: Candidate, folder: Path, actors: ActorReserve | None = None
+    ) -> None:
         self.candidate, self.folder, self.actors = candidate, folder, actors
 
     @cached_property

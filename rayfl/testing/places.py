@@ -4,6 +4,7 @@ All that the promises know of fleets and engines is here and in `actors`."""
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,16 +16,20 @@ import numpy as np
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import open_federation
-from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
-from rayfl.fleet.executor import Done, Holdings, Task, nbytes
-from rayfl.fleet.inline import InlineFleet, here
-from rayfl.protocol import ClientId, Phase
+from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
+from rayfl.fleet.executor import Done, Holdings, Task, map_leaves, nbytes
+from rayfl.fleet.inline import InlineFleet
+from rayfl.protocol import ClientId, DataRef, Phase, Ref
 from rayfl.run.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
 from rayfl.run.engine import Engine, Outcome, Record
 
 Tasks = Mapping[ClientId, Task]
 Executed = tuple[dict[ClientId, Done], dict[ClientId, Any]]
 MakeFleet = Callable[[Spec, Holdings], BaseFleet]
+
+
+STIRRED = 1000
+"""Where the seeds begin that a `StirringFleet` leaves behind."""
 
 
 class RefusedBeforehand(ConfigError):
@@ -35,20 +40,31 @@ class ReversedFleet(InlineFleet):
     """Executes the clients of every map in the opposite order."""
 
     def execute(
-        self, number: int, phase: Phase, tasks: Tasks, shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Tasks,
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> Executed:
-        backwards = {client: tasks[client] for client in sorted(tasks, reverse=True)}
-        done, stored = super().execute(number, phase, backwards, shared)
-        return {client: done[client] for client in sorted(done)}, stored
+        # The order of a chain is the method's own.
+        if not chain:
+            tasks = {client: tasks[client] for client in sorted(tasks, reverse=True)}
+        return super().execute(number, phase, tasks, shared, chain)
 
 
 class LateFleet(InlineFleet):
     """Carries out an errand when somebody waits for it, and not before."""
 
-    def later(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
+    def start_errand(
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        when_done: WhenDone,
+        **shared: Any,
     ) -> Errand:
-        return PostponedErrand(lambda: super(LateFleet, self).later(phase, each, then, **shared))
+        start = super().start_errand
+        return PostponedErrand(lambda: start(phase, each, when_done, **shared))
 
 
 class PostponedErrand(Errand):
@@ -63,8 +79,24 @@ class PostponedErrand(Errand):
         begin()
 
 
-class AdverseFleet(ReversedFleet, LateFleet):
-    """Backwards and late at once."""
+class StirringFleet(InlineFleet):
+    """Leaves other numbers in the global streams after every map, as another process would have."""
+
+    def execute(
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Tasks,
+        shared: Mapping[str, Any],
+        chain: bool = False,
+    ) -> Executed:
+        executed = super().execute(number, phase, tasks, shared, chain)
+        seed_globals(STIRRED + number)
+        return executed
+
+
+class AdverseFleet(ReversedFleet, LateFleet, StirringFleet):
+    """Backwards, late and with other global streams at once."""
 
 
 class WatchedFleet(InlineFleet):
@@ -77,10 +109,15 @@ class WatchedFleet(InlineFleet):
         self.holdings = holdings
 
     def execute(
-        self, number: int, phase: Phase, tasks: Tasks, shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Tasks,
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> Executed:
         before = self._input_sums(tasks, shared)
-        done, stored = super().execute(number, phase, tasks, shared)
+        done, stored = super().execute(number, phase, tasks, shared, chain)
         after = self._input_sums(tasks, shared)
         name = getattr(phase, "__qualname__", str(phase))
         self.written += [
@@ -94,13 +131,22 @@ class WatchedFleet(InlineFleet):
 
     def _input_sums(self, tasks: Tasks, shared: Mapping[str, Any]) -> dict[str, int]:
         """A checksum of every array that this map's phases can reach, by what a reader calls it."""
-        sums = sum_arrays(here(shared), "input ")
+        sums = sum_arrays(self._look_up(shared), "input ")
         for client, task in tasks.items():
-            sums |= sum_arrays(here(task.inputs), f"client {client}'s input ")
-            sums |= sum_arrays(here(task.state), f"client {client}'s state ")
+            sums |= sum_arrays(self._look_up(task.inputs), f"client {client}'s input ")
+            sums |= sum_arrays(self._look_up(task.state), f"client {client}'s state ")
         for name, shard in self.holdings.sets.items():
             sums |= sum_arrays({"x": shard.x, "y": shard.y}, f"the set {name}'s ")
         return sums
+
+    def _look_up(self, value: Any) -> Any:
+        """A value with its references looked up; named sets are summed by themselves."""
+
+        def fetch(leaf: Any) -> Any:
+            is_value = isinstance(leaf, Ref) and not isinstance(leaf, DataRef)
+            return self.get(leaf) if is_value else leaf
+
+        return map_leaves(value, fetch)
 
 
 def sum_arrays(value: Any, path: str) -> dict[str, int]:
@@ -123,6 +169,7 @@ INLINE_PLACES: Mapping[str, MakeFleet] = {
     "inline": InlineFleet,
     "reversed": ReversedFleet,
     "late": LateFleet,
+    "stirring": StirringFleet,
     "adverse": AdverseFleet,
     "watched": WatchedFleet,
 }
@@ -184,17 +231,24 @@ def copied_weights() -> Iterator[None]:
         resident.LARGE = usual
 
 
-@contextmanager
-def seeded_globals(seed: int) -> Iterator[None]:
-    """Python's, numpy's and torch's global streams begin here, and are put back afterwards."""
-    import random
-
+def seed_globals(seed: int) -> None:
+    """Let Python's, numpy's and torch's global streams begin here."""
     import torch
 
-    python, numbers, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
+
+
+@contextmanager
+def seeded_globals(seed: int) -> Iterator[None]:
+    """Python's, numpy's and torch's global streams begin here, and are put back afterwards."""
+    import torch
+
+    python = random.getstate()
+    numbers = np.random.get_state()  # noqa: NPY002
+    tensors = torch.get_rng_state()
+    seed_globals(seed)
     try:
         yield
     finally:

@@ -29,7 +29,7 @@ from rayfl.testing.examinations import (
 from rayfl.testing.findings import Finding, Promise, try_promise
 
 if TYPE_CHECKING:
-    from rayfl.testing.actors import ActorPool
+    from rayfl.testing.actors import ActorReserve
 
 RUNS, REPEATS, STREAMS, ORDER = "runs", "repeats", "global streams", "order"
 SAME_BITS = (RUNS, REPEATS, STREAMS)
@@ -190,7 +190,7 @@ def iterate_findings(bench: Bench, names: Sequence[str] | None = None) -> Iterat
 def check_method(
     candidate: Candidate,
     folder: Path,
-    actors: ActorPool | None = None,
+    actors: ActorReserve | None = None,
     names: Sequence[str] | None = None,
 ) -> list[Finding]:
     """Try a method's promises.

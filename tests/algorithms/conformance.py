@@ -16,13 +16,12 @@ from rayfl.config.schema import Config, merge, validated
 from rayfl.fleet.base import BaseFleet
 from rayfl.run.engine import Outcome
 from rayfl.testing import TOY, Bench, Candidate, Finding
-from rayfl.testing.actors import ActorPool
+from rayfl.testing.actors import ActorReserve
 from rayfl.testing.findings import facts_of as facts
-from rayfl.testing.places import INLINE_PLACES, run_in
-from rayfl.testing.places import shorten as shortened
+from rayfl.testing.places import INLINE_PLACES, run_in, shorten as shortened
 from rayfl.testing.promises import iterate_findings
 
-ACTORS = ActorPool()
+ACTORS = ActorReserve()
 """Of the whole session: they end with its Ray."""
 
 

@@ -59,9 +59,7 @@ def test_every_row_is_held_to_every_promise() -> None:
 
 @every_row
 def test_promises_in_this_process(row: Row, benches: Benches) -> None:
-    # Until counters of batches are loaded with the weights.
-    held = [name for name in QUICK if name != "cumulative batchnorm"]
-    assert benches.find_unkept(row, held) == {}
+    assert benches.find_unkept(row, QUICK) == {}
 
 
 @every_row
