@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rayfl.run.signals import Interrupted
 
 GROUPS = {
+    "check": (
+        "rayfl.commands.check:check",
+        "Check a method of your own: the same bits everywhere, and that it learns.",
+    ),
     "data": ("rayfl.commands.data:data", "Fetch datasets and look at them."),
     "scenario": (
         "rayfl.commands.scenario:scenario",
