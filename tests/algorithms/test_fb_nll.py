@@ -22,11 +22,12 @@ from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import SERVER, Client, Out, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedavg import NoLearner
+from tests.algorithms.toys import NoLearner
 
 Floats = NDArray[np.float64]
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+OWN_PARTITION = {"odd federation": "a partition of its own"}
 TASKS: dict[str, Any] = {"partition": {"name": "tasks", "tasks": [[0, 1], [2, 3]]}}
 CLEAN: dict[str, Any] = {"split": {"validation": {"per_class": 10}}}
 MINUS: dict[str, Any] = {"name": "fb_nll_minus", "clustering_encoder": "pixels"}
@@ -41,6 +42,7 @@ ROWS = [
         "fb_nll_minus",
         MINUS,
         config=TASKS,
+        untried=OWN_PARTITION,
         neutral={**MINUS, "models": 1},
         same_as={"name": "single_global"},
         refused=[
@@ -55,6 +57,7 @@ ROWS = [
         "fb_nll",
         FULL,
         config={**TASKS, **CLEAN},
+        untried=OWN_PARTITION,
         refused=[({"tau": 1.5}, "tau"), ({"class_rank": 0}, "class_rank")],
     ),
     # Without tasks, so that they also meet the odd federation.
@@ -110,7 +113,7 @@ def random_users(count: int = 5, dimension: int = 8, samples: int = 30) -> list[
     return [rng.normal(size=(samples + k, dimension)) * scales[k % 2] + k % 2 for k in range(count)]
 
 
-# -- clustering ------------------------------------------------------------------------------------------------------
+# -- clustering ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_labels_do_not_touch_the_clusters(noise: Any, tmp_path: Path) -> None:
         assert np.array_equal(left.left[name], left_too.left[name])
 
 
-# -- training --------------------------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 
 def constant(client: Client, *, w: Any) -> Out:
@@ -277,7 +280,7 @@ def test_more_clusters_than_clients_are_refused(tmp_path: Path) -> None:
         run_toy(toy_config(ROWS[0], tmp_path, {**MINUS, "models": 7}))
 
 
-# -- correction ------------------------------------------------------------------------------------------------------
+# -- correction ------------------------------------------------------------------------------------
 
 
 def three_classes(samples: int, seed: int) -> tuple[Floats, list[int]]:

@@ -26,22 +26,9 @@ from rayfl.models.preact import PreActResNet18
 from rayfl.protocol import SERVER, Client, Out, Shard, Vector
 from rayfl.run.assembly import spec_of
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
+from tests.algorithms.fedcr_toy import BRIEF, ONE_ROUND, SMALL, TOY
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-TOY: Mapping[str, Any] = {
-    "split": {"labelled": {"per_class": 40}},
-    "noise": "none",
-    "labelled_noise": {"name": "symmetric", "rate": 0.3},
-    "training": {"optimizer": "adam", "lr": 0.005, "momentum": 0.0, "drop_last": True},
-}
-SMALL: Mapping[str, Any] = {
-    "projector_hidden": 32,
-    "projector_out": 16,
-    # the toy's classes are patterns that must stay in place
-    "views": {"name": "contrastive", "flip": 0.0, "scale": [0.8, 1.0], "greyscale": 0.0},
-}
-ONE_ROUND = {"pretraining": 5, "server_epochs": 5, "strength": 4.0}
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -53,6 +40,7 @@ ROWS = [
         "fedcr",
         settings(),
         TOY,
+        brief=BRIEF,
         neutral=settings(gamma=0.0),
         same_as=settings(supervised="ce"),
         refused=[
@@ -65,13 +53,13 @@ ROWS = [
             ({"views": "contrastiv"}, "unknown augmentation 'contrastiv'"),
         ],
     ),
-    Row("fedcr_stale", settings(client_classifier="stale", regulariser="ctrr"), TOY),
-    Row("fedcr_byol", settings(regulariser="byol", client_classifier="none"), TOY),
-    Row("fedcr_whole_model", settings(whole_model=True, ema=0.9), TOY),
+    Row("fedcr_stale", settings(client_classifier="stale", regulariser="ctrr"), TOY, brief=BRIEF),
+    Row("fedcr_byol", settings(regulariser="byol", client_classifier="none"), TOY, brief=BRIEF),
+    Row("fedcr_whole_model", settings(whole_model=True, ema=0.9), TOY, brief=BRIEF),
 ]
 
 
-# -- one place, without a fleet ----------------------------------------------------------------------------------------
+# -- one place, without a fleet --------------------------------------------------------------------
 
 
 def method_of(**more: Any) -> FedCR:
@@ -229,7 +217,7 @@ def test_averaging_targets_is_following_the_average_after_one_step_alone() -> No
     assert (ends[1] + ends[3]) / 2 == pytest.approx(1.0597, abs=1e-6)
 
 
-# -- clients -----------------------------------------------------------------------------------------------------------
+# -- clients ---------------------------------------------------------------------------------------
 
 
 def trained(method: FedCR, learner: Learner, start: Mapping[str, Vector], **inputs: Any) -> Out:
@@ -329,7 +317,7 @@ def test_an_image_without_sure_neighbours_still_has_its_own_views() -> None:
     assert torch.equal(method_of(force_diagonal=False, eta=0.0).pairs(q, q.flip(0), None), alone)
 
 
-# -- the server --------------------------------------------------------------------------------------------------------
+# -- the server ------------------------------------------------------------------------------------
 
 
 def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
@@ -407,7 +395,7 @@ def test_passes_of_a_client(more: dict[str, Any], forward: int) -> None:
     assert learner.passes.take() == (forward * 16, 16)
 
 
-# -- rounds ------------------------------------------------------------------------------------------------------------
+# -- rounds ----------------------------------------------------------------------------------------
 
 
 def sizes(config: Config) -> dict[str, int]:

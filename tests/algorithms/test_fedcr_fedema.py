@@ -29,7 +29,7 @@ from rayfl.models.mlp import MLP
 from rayfl.models.preact import PreActResNet18
 from rayfl.protocol import Client, Vector
 from tests.algorithms.conformance import Row, run_toy, toy_config
-from tests.algorithms.test_fedcr import ONE_ROUND, SMALL, TOY
+from tests.algorithms.fedcr_toy import BRIEF, ONE_ROUND, SMALL, TOY
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -41,6 +41,7 @@ ROWS = [
         "fedcr_fedema",
         settings(),
         TOY,
+        brief=BRIEF,
         refused=[
             ({"target": 1.5}, "target"),
             ({"scaler": -1}, "scaler"),
@@ -51,6 +52,7 @@ ROWS = [
         "fedcr_fedema_drift",
         settings(divergence="local_drift", selective=True, client_classifier="stale"),
         TOY,
+        brief=BRIEF,
     ),
 ]
 
@@ -115,7 +117,7 @@ def test_without_convolutions_weight_matrices_count() -> None:
     assert [span.start for span in spans] == [0, 16 * 7 + 7, 16 * 7 + 7 + 7 * 4 + 4 + 4 + 4]
 
 
-# -- one client --------------------------------------------------------------------------------------------------------
+# -- one client ------------------------------------------------------------------------------------
 
 
 def learner_of(method: FedCRFedEma) -> Learner:
@@ -220,7 +222,7 @@ def test_a_visit_without_a_step_is_forgotten() -> None:
     assert (out.report["steps"], out.update, dict(out.state)) == (0, None, {})
 
 
-# -- rounds ------------------------------------------------------------------------------------------------------------
+# -- rounds ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("selective", "same"), [(True, True), (False, False)])

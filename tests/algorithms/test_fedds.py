@@ -27,8 +27,7 @@ from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Replies, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedavg import leave
-from tests.algorithms.test_scaffold import toy_fleet
+from tests.algorithms.toys import leave, toy_fleet
 
 PUBLIC = {"split": {"public": 0.2}}
 PAPER = Path(__file__).parents[2] / "configs" / "paper"

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.algorithms.fedprox import FedProx, proximal
 from rayfl.errors import ConfigError
-from rayfl.fleet.base import Spec, Streams
-from rayfl.fleet.executor import Holdings
-from rayfl.fleet.inline import InlineFleet
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Client
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
+from tests.algorithms.toys import fleet_of_numbers, minimise, number, played, quadratic
 
 PUBLIC = {"split": {"public": 0.2}}
 
@@ -40,65 +36,6 @@ ROWS = [
         same_as={"name": "fedds"},
     ),
 ]
-
-Objective = Callable[[Tensor, Tensor], Tensor]
-"""The loss of every sample, from the network's number and the client's id."""
-
-
-class OneNumber(nn.Module):
-    """A network that is one parameter, whatever it sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.number = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.number.expand(len(x), 1)
-
-
-def fleet_of_numbers(
-    sizes: Sequence[int], cohort: int | None = None, **training: Any
-) -> InlineFleet:
-    """Clients that train one number; the label of every sample is the id of its client."""
-    settings = LocalTraining(**{"batch_size": 1, "lr": 0.1, **training})
-    total, offsets = sum(sizes), np.cumsum([0, *sizes])
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    holdings = Holdings(np.zeros((total, 1, 1, 1), np.uint8), owner, np.arange(total), offsets)
-    spec = Spec(
-        lambda: Learner(OneNumber, settings, Normalisation()), Streams(0), cohort or len(sizes)
-    )
-    return InlineFleet(spec, holdings)
-
-
-def minimise(monkeypatch: pytest.MonkeyPatch, objective: Objective) -> None:
-    """Let clients minimise this where they would minimise cross-entropy."""
-
-    def loss(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        values = objective(logits[:, 0], y)
-        return values.sum() if reduction == "sum" else values.mean()
-
-    monkeypatch.setattr(torch.nn.functional, "cross_entropy", loss)
-
-
-def quadratic(a: Sequence[float], b: Sequence[float]) -> Objective:
-    """Client i minimises a_i / 2 (y - b_i)^2."""
-    curvature, minimum = torch.tensor(a), torch.tensor(b)
-    return lambda number, client: curvature[client] / 2 * (number - minimum[client]) ** 2
-
-
-def played(
-    method: FedAvg, fleet: InlineFleet, rounds: int, start: Sequence[float] = (0.0,)
-) -> list[Global]:
-    """The method's state after every round."""
-    states = [method.init(fleet, fleet.put(np.array(start, np.float32)))]
-    for fleet.round in range(rounds):
-        states.append(method.round(states[-1], fleet, fleet.round))
-    return states[1:]
-
-
-def number(fleet: InlineFleet, state: Global) -> float:
-    """The global model, where it is a number."""
-    return float(fleet.get(state.model)[0])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from rayfl.models.mlp import MLP
 from rayfl.models.network import Architecture, Network, initialise
 from rayfl.protocol import Client, Out, Vector
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedavg import fleet_of
+from tests.algorithms.toys import fleet_of
 
 QUICK = {"name": "fedrn", "k": 2, "warmup": 2}
 LONG_VISITS = {"training": {"epochs": 4}}
@@ -122,7 +122,7 @@ def filtered(client: Client, model: Vector) -> NDArray[np.bool_]:
     return LossMixture().fit(losses).clean > 0.5
 
 
-# -- who is a neighbour ----------------------------------------------------------------------------------------
+# -- who is a neighbour ----------------------------------------------------------------------------
 
 
 def neighbours_of(
@@ -227,7 +227,7 @@ def test_random_neighbours_are_fresh_in_every_round_and_for_every_target() -> No
     assert len(drawn) == 4
 
 
-# -- which samples are kept ------------------------------------------------------------------------------------
+# -- which samples are kept ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_nobody_elses_data_or_place_changes_the_answer() -> None:
     )
 
 
-# -- fine-tuning heads -----------------------------------------------------------------------------------------
+# -- fine-tuning heads -----------------------------------------------------------------------------
 
 
 def changed(before: Vector, after: Vector) -> NDArray[np.int64]:
@@ -385,7 +385,7 @@ def test_the_auxiliary_set_is_the_own_models_alone(monkeypatch: pytest.MonkeyPat
     assert [np.array_equal(samples, own) for samples in seen] == [True, True]
 
 
-# -- costs -----------------------------------------------------------------------------------------------------
+# -- costs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [0, 1, 2])
@@ -427,7 +427,7 @@ def test_traffic_of_the_papers_network(k: int, down: int, tmp_path: Path) -> Non
         assert metrics["cost/up_mb"] * 1e6 == pytest.approx(3 * 4 * (115_658 + 11))
 
 
-# -- odd cases -------------------------------------------------------------------------------------------------
+# -- odd cases -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("samples", [1, 2, 5])
@@ -485,7 +485,7 @@ def test_tiny_losses_beside_a_narrow_component_are_counted(monkeypatch: pytest.M
     assert (ordinary.clean[0] > 0.5, ordinary.inverted, ordinary.unseparated) == (True, 0, False)
 
 
-# -- whole runs ------------------------------------------------------------------------------------------------
+# -- whole runs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("warmup", [2, 4])

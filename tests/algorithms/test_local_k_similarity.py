@@ -93,7 +93,7 @@ ROWS = [
 ]
 
 
-# -- one step against the equations ------------------------------------------------------------------------------------
+# -- one step against the equations ----------------------------------------------------------------
 
 
 def toy(method: Mapping[str, Any], folder: Path, **more: Any) -> Config:
@@ -235,7 +235,7 @@ def test_features_gather_around_the_reference_neighbours(tmp_path: Path) -> None
     assert agreement[3.0] > agreement[0.0] + 0.1
 
 
-# -- the frozen encoder ------------------------------------------------------------------------------------------------
+# -- the frozen encoder ----------------------------------------------------------------------------
 
 
 def encoder_hash(client: Client, *, method: LocalKSimilarity) -> Out:
@@ -279,7 +279,7 @@ def test_identity_features_rank_like_pixels(tmp_path: Path) -> None:
     assert np.array_equal(found.numpy(), np.argsort(-cosines, axis=1, kind="stable")[:, :4])
 
 
-# -- refusals before the first round -----------------------------------------------------------------------------------
+# -- refusals before the first round ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_as_many_neighbours_as_a_batch_has_are_allowed(k: int, tmp_path: Path) -
     assert np.isfinite(outcome.models[None]).all()
 
 
-# -- cached features ---------------------------------------------------------------------------------------------------
+# -- cached features -------------------------------------------------------------------------------
 
 
 def features_seen(client: Client) -> Out:
@@ -405,7 +405,7 @@ def test_features_are_computed_again_for_another_encoder_or_dataset_only(
         assert bool(shared(fleet, config, sha256, shape, tmp_path / "features")) is expected
 
 
-# -- starting from the encoder's weights -------------------------------------------------------------------------------
+# -- starting from the encoder's weights -----------------------------------------------------------
 
 SMALL = "shufflenet_v2_x0_5"
 
@@ -491,7 +491,7 @@ def test_four_starts_send_the_same_number_of_weights_and_share_the_random_head(
     assert len(heads) == 1
 
 
-# -- configurations ----------------------------------------------------------------------------------------------------
+# -- configurations --------------------------------------------------------------------------------
 
 
 def test_the_server_s_check_touches_no_client(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from rayfl.models.resnet import ResNet18
 from rayfl.protocol import Client
 from rayfl.run.engine import initial
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_scaffold import toy_fleet
+from tests.algorithms.toys import toy_fleet
 
 PUBLIC = {"split": {"public": 0.2}}
 SMALL = {"name": "moon", "out_dim": 16}

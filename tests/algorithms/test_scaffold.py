@@ -14,15 +14,19 @@ from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.algorithms.parts.weighting import Equal, Weighting
 from rayfl.algorithms.scaffold import Controlled, Scaffold, momentum_sum, move
 from rayfl.component import component
-from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
-from rayfl.federation.scenario import open_federation
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import ClientId, Fleet, Replies
-from rayfl.run.assembly import holdings_of, spec_of
 from rayfl.run.engine import initial
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedprox import fleet_of_numbers, minimise, number, played, quadratic
+from tests.algorithms.toys import (
+    fleet_of_numbers,
+    minimise,
+    number,
+    played,
+    quadratic,
+    toy_fleet,
+)
 
 PUBLIC = {"split": {"public": 0.2}}
 BATCHNORM = {"model": {"name": "cnn4", "widths": [4, 8], "track_running_stats": True}}
@@ -221,14 +225,6 @@ def test_the_server_averages_batchnorm_statistics() -> None:
     assert isinstance(update, dict)
     assert update["w"].tolist() == [3.0, 6.0, 5.0]
     assert update["c"].tolist() == [3.0, 5.0]
-
-
-def toy_fleet(config: Config) -> InlineFleet:
-    """The toy federation in this process."""
-    dataset, scenario = open_federation(config, config.seeds_for("data"))
-    return InlineFleet(
-        spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
-    )
 
 
 @pytest.mark.parametrize(

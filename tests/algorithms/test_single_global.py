@@ -13,7 +13,7 @@ from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import Client, Out
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedavg import fleet_of
+from tests.algorithms.toys import fleet_of
 
 TASKS: dict[str, Any] = {"partition": {"name": "tasks", "tasks": [[0, 1], [2, 3]]}}
 
@@ -22,6 +22,7 @@ ROWS = [
         "single_global",
         {"name": "single_global"},
         config=TASKS,
+        untried={"odd federation": "a partition of its own"},
         # Users of different tasks pull the one model apart: that it stays behind is the point of
         # this baseline.
         floor=0.7,
