@@ -3,24 +3,18 @@ places."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import ray
 
 from rayfl.config.schema import Config, merge, validated
 from rayfl.federation.scenario import open_federation
-from rayfl.fleet.base import BaseFleet, Errand, Then
+from rayfl.fleet.base import BaseFleet, Errand, WhenDone
 from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.on_ray.hiring import Hiring
-from rayfl.fleet.on_ray.placement import Placement
-from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.protocol import ClientId, Phase
 from rayfl.run.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
 from rayfl.run.engine import Engine, Outcome, Record
@@ -61,6 +55,8 @@ class Row:
     floor     test accuracy that it must pass on the toy federation, under label noise
     neutral   settings that must give the same bits as `same_as`
     refused   overrides of `method` that must be refused, each with a part of the message
+    brief     what makes it quicker where it need not learn
+    untried   promises that cannot be tried on it, each with a part of the reason
     """
 
     name: str
@@ -70,6 +66,8 @@ class Row:
     neutral: Mapping[str, Any] | None = None
     same_as: Mapping[str, Any] | None = None
     refused: Sequence[tuple[Mapping[str, Any], str]] = ()
+    brief: Mapping[str, Any] = field(default_factory=dict)
+    untried: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
@@ -90,20 +88,30 @@ class Reversed(InlineFleet):
     """Executes the clients of every map in the opposite order."""
 
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Mapping[ClientId, Task],
+        shared: Mapping[str, Any],
+        chain: bool = False,
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        backwards = {client: tasks[client] for client in sorted(tasks, reverse=True)}
-        done, stored = super().execute(number, phase, backwards, shared)
+        # The order of a chain is its meaning.
+        backwards = dict(tasks) if chain else {k: tasks[k] for k in sorted(tasks, reverse=True)}
+        done, stored = super().execute(number, phase, backwards, shared, chain)
         return {client: done[client] for client in sorted(done)}, stored
 
 
 class Late(InlineFleet):
     """Carries out an errand when somebody waits for it, and not before."""
 
-    def later(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
+    def start_errand(
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Mapping[str, Any]],
+        when_done: WhenDone,
+        **shared: Any,
     ) -> Errand:
-        return Postponed(lambda: super(Late, self).later(phase, each, then, **shared))
+        return Postponed(lambda: super(Late, self).start_errand(phase, each, when_done, **shared))
 
 
 class Postponed(Errand):
@@ -120,62 +128,6 @@ class Postponed(Errand):
 HERE: Mapping[str, type[InlineFleet]] = {"inline": InlineFleet, "reversed": Reversed, "late": Late}
 
 
-class Warm(RayFleet):
-    """Takes actors that earlier tests started, because starting a process costs more than running a
-    toy on it."""
-
-    warmed: ClassVar[list[Any]] = []
-    hired = 0
-
-    def _hire(self) -> Any:
-        self.hired += 1
-        if self.hired > self.hiring.placement.actors - self.fresh:
-            return super()._hire()
-        if len(self.warmed) < self.hired:
-            self.warmed.append(super()._hire())
-            return self.warmed[-1]
-        actor = self.warmed[self.hired - 1]
-        actor.become.remote(self.hiring.spec, self.hiring.placement, self.hiring.holdings)
-        return actor
-
-    @property
-    def fresh(self) -> int:
-        """How many actors of the pool must be new."""
-        return 0
-
-    def close(self) -> None:
-        for place in self.pool:
-            if all(place.actor is not actor for actor in self.warmed):
-                ray.kill(place.actor)
-
-
-class Killing(Warm):
-    """Kills the process of its last actor before a map, or an evaluation, of the second round."""
-
-    killed = 0
-
-    @property
-    def fresh(self) -> int:
-        return 1
-
-    def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
-    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        self.kill_before(len(tasks))
-        return super().execute(number, phase, tasks, shared)
-
-    def later(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
-    ) -> Errand:
-        self.kill_before(len(each))
-        return super().later(phase, each, then, **shared)
-
-    def kill_before(self, tasks: int) -> None:
-        if self.round == 1 and not self.killed and tasks > 1:
-            self.killed = ray.get(self.pool[-1].actor.hello.remote())["pid"]
-            os.kill(self.killed, signal.SIGKILL)
-
-
 def run_toy(
     config: Config, place: str = "inline", directory: str = "checkpoints"
 ) -> tuple[Outcome, BaseFleet]:
@@ -189,9 +141,9 @@ def run_toy(
     if place in HERE:
         fleet = HERE[place](spec, holdings)
     else:
-        placement = Placement(actors=1 if place == "ray1" else 3, cpus=0.5)
-        hiring = Hiring(ray.put(spec), ray.put(holdings), placement)
-        fleet = (Killing if place == "killing" else Warm)(spec, holdings, hiring)
+        from tests.algorithms.ray_places import open_fleet
+
+        fleet = open_fleet(place, spec, holdings)
     uri = str(config.output / directory)
     engine = Engine(
         config, scenario, uri, {"run": "toy"}, dataset.shape, config.output / "features"
