@@ -34,7 +34,8 @@ def another_holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lock until it is killed or its input ends."""
     words = [sys.executable, "-c", HOLD, str(path)]
     holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None and holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdin is not None
     try:
         assert holder.stdout.readline() == "held\n"
         yield holder
