@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from rayfl.errors import ConfigError, ResourceError
 from rayfl.fleet.on_ray import own_ray
-from rayfl.fleet.on_ray.connection import EarlyStart, ahead, connected, silent_on_signals
+from rayfl.fleet.on_ray.connection import EarlyStart, ahead, connected
 from rayfl.fleet.on_ray.own_ray import is_own, own_settings
 from tests.reliability.drills import ROOT
 from tests.sockets import user_environment
@@ -104,16 +103,6 @@ def test_one_within_another_is_the_same(fake: Ray) -> None:
     with ahead({}, None), ahead({}, None), connected(None):
         pass
     assert [step for step, _ in fake.steps] == ["local", "shutdown"]
-
-
-def test_only_what_ray_says_of_signals_is_kept_quiet() -> None:
-    def record(text: str) -> logging.LogRecord:
-        return logging.LogRecord("ray", logging.WARNING, "", 0, text, (), None)
-
-    assert not silent_on_signals(
-        record("SIGTERM handler is not set because current thread is not the main thread.")
-    )
-    assert silent_on_signals(record("The object store is small"))
 
 
 # -- a Ray of our own ------------------------------------------------------------------------------

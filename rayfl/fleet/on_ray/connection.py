@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from rayfl.errors import ResourceError
+from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
 from rayfl.fleet.on_ray.own_ray import (
     is_own,
     own_settings,
@@ -125,34 +125,12 @@ def _ray_session(address: str | None, place: str, **settings: Any) -> Iterator[N
     import ray
 
     try:
-        with signals_as_they_are():
+        with keep_signal_handlers():
             ray.init(address, logging_level=logging.WARNING, **settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ResourceError(f"no Ray could be reached or started at {place}: {error}") from error
     try:
         yield
     finally:
-        ray.shutdown()
-
-
-@contextmanager
-def signals_as_they_are() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it connects; how a run ends is the run's own business."""
-    if threading.current_thread() is threading.main_thread():
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        return
-    # In any other thread Ray cannot, and says so.
-    logger = logging.getLogger("ray._private.worker")
-    logger.addFilter(silent_on_signals)
-    try:
-        yield
-    finally:
-        logger.removeFilter(silent_on_signals)
-
-
-def silent_on_signals(record: logging.LogRecord) -> bool:
-    return "SIGTERM handler is not set" not in record.getMessage()
+        with keep_signal_handlers():
+            ray.shutdown()
