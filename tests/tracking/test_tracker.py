@@ -71,7 +71,7 @@ def steps_of(uri: str, run_id: str, metric: str = "loss") -> list[int]:
 
 def test_a_journal_keeps_what_was_written_in_order(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "new" / "run")
-    journal.append("start", params={"a": 1})
+    journal.append("start", experiment="e", run_name="r", tags={}, params={"a": 1})
     journal.append("metrics", step=3, values={"loss": 0.5})
     assert [entry["kind"] for entry in journal.entries()] == ["start", "metrics"]
     assert [entry["step"] for entry in journal.entries(1)] == [3]
