@@ -15,6 +15,7 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from rayfl.locks import take_lock
 
@@ -170,6 +171,7 @@ def _replace_store(path: Path, why: str) -> None:
 def _empty_part(path: Path) -> Path:
     """The name under which a store is made; what a killed process left there goes."""
     part = path.with_name(f"{path.name}.making")
+    _close_engine(part)
     part.unlink(missing_ok=True)
     _remove_companions(part)
     return part
@@ -179,9 +181,20 @@ def _let_mlflow_make(part: Path, path: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     artifacts = path.with_name("artifacts").as_uri()
-    store = SqlAlchemyStore(f"{SCHEME}{part}", artifacts)
+    SqlAlchemyStore(f"{SCHEME}{part}", artifacts)
     # Nobody may have it open under the name that it is about to lose.
-    store.engine.dispose()
+    _close_engine(part)
+
+
+def _close_engine(path: Path) -> None:
+    """MLflow keeps its connections to a file for as long as the process lives, also to one that has
+    been replaced."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    engines: dict[str, Any] = getattr(SqlAlchemyStore, "_engine_map", {})
+    engine = engines.get(f"{SCHEME}{path}")
+    if engine is not None:
+        engine.dispose()
 
 
 def _publish(part: Path, path: Path) -> None:
@@ -189,6 +202,7 @@ def _publish(part: Path, path: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(part, path)
+    _close_engine(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
