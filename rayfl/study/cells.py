@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rayfl.config.explain import explained
 from rayfl.config.schema import merge, overridden, parsed
 from rayfl.errors import ConfigError, broken, nearest
-from rayfl.study.schema import Choice, Score, Study, changed, meant
+from rayfl.study.schema import Choice, Score, Study, apply_changes, is_meant
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,11 @@ class Cell:
         """The plain values of this cell's configuration, seed and output aside."""
         settings = self.study.common
         for choice in self.chosen.values():
-            settings = changed(settings, choice.set)
+            settings = apply_changes(settings, choice.set)
         for rule in self.study.rules:
-            settings = changed(settings, rule.set) if meant(rule.when, self.choices) else settings
+            settings = (
+                apply_changes(settings, rule.set) if is_meant(rule.when, self.choices) else settings
+            )
         return settings
 
     @property
@@ -109,13 +111,13 @@ def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     like = settings.pop("like", None)
     if not isinstance(like, str | None):
         raise ConfigError(f"{path}: `like` is the name of a study file; got {like!r}")
-    settings = resolved(settings, path.parent)
+    settings = _resolve_files(settings, path.parent)
     if like is None:
         return settings
-    return merged(read_study(path.parent / like, (*above, path)), settings)
+    return _merge_studies(read_study(path.parent / like, (*above, path)), settings)
 
 
-def resolved(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _resolve_files(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The files that a study names, as whole paths."""
     base = settings.get("base")
     if base is not None:
@@ -127,7 +129,7 @@ def resolved(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     return settings
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_studies(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """One study's keys on another's. An axis is replaced as a whole, or taken away by null."""
     result = {**below, **above}
     for key in ("set", "printed", "scores", "table"):
@@ -151,18 +153,20 @@ def cells(study: Study, only: Only | None = None) -> list[Cell]:
         Cell(study, dict(zip(study.axes, combination, strict=True)))
         for combination in itertools.product(*names)
     ]
-    there = [cell for cell in every if not any(meant(one, cell.choices) for one in study.exclude)]
-    wanted = [cell for cell in there if admitted(cell, only or {})]
+    there = [
+        cell for cell in every if not any(is_meant(one, cell.choices) for one in study.exclude)
+    ]
+    wanted = [cell for cell in there if _is_admitted(cell, only or {})]
     # A difference needs both of its sides, whatever a filter leaves of them.
     keys = {one.key for cell in wanted for one in (cell, *cell.parts())}
     return [cell for cell in there if cell.key in keys]
 
 
-def admitted(cell: Cell, only: Only) -> bool:
+def _is_admitted(cell: Cell, only: Only) -> bool:
     return all(cell.choices[axis] in names for axis, names in only.items())
 
 
-def filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
+def parse_filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
     """`axis=a,b` words as a filter; several of one axis add up. `fedavg+ds` may be written for a
     title's spelling."""
     only: dict[str, list[str]] = {}
@@ -179,12 +183,12 @@ def filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
                 broken(f"a filter names an axis ({', '.join(study.axes)})", axis, hint)
             )
         only.setdefault(axis, []).extend(
-            choice_of(study, axis, name.strip()) for name in names.split(",")
+            find_choice(study, axis, name.strip()) for name in names.split(",")
         )
     return only
 
 
-def choice_of(study: Study, axis: str, written: str) -> str:
+def find_choice(study: Study, axis: str, written: str) -> str:
     """The choice that a word means: its name, or its title in any case."""
     choices = study.axes[axis]
     if written in choices:
@@ -199,7 +203,7 @@ def choice_of(study: Study, axis: str, written: str) -> str:
     raise ConfigError(broken(f"{axis} is one of {known}", written, nearest(written, choices)))
 
 
-def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Settings changed by `key=value` words."""
     result = dict(settings)
     for override in overrides:

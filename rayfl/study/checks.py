@@ -28,7 +28,7 @@ from rayfl.run.assembly import (
 
 
 @dataclass(frozen=True)
-class Facts:
+class TrialFacts:
     """What a configuration came to when it was tried."""
 
     problem: str = ""
@@ -42,31 +42,31 @@ class Facts:
 
 
 @dataclass
-class Checks:
+class ConfigTrials:
     """Tries configurations, and remembers what was tried."""
 
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: dict[str, TrialFacts] = field(default_factory=dict)
     built: dict[str, RayflError | None] = field(default_factory=dict)
     """Networks and encoders that were built for a trial, with the error where one could not be."""
     _loaded: tuple[str, Dataset | RayflError] | None = None
     _drawn: tuple[str, Scenario | RayflError] | None = None
 
-    def of(self, config: Config) -> Facts:
+    def of(self, config: Config) -> TrialFacts:
         """Whether a configuration can run, and what it will run on."""
-        key = tried(config)
+        key = _describe_trial(config)
         if key not in self.facts:
             self.facts[key] = self.trial(config)
         return self.facts[key]
 
-    def trial(self, config: Config) -> Facts:
+    def trial(self, config: Config) -> TrialFacts:
         try:
             dataset, scenario = self.federation(config)
             self.parts(config, dataset.shape, len(scenario.classes))
-            try_method(config, dataset, scenario)
+            _try_method(config, dataset, scenario)
         except RayflError as error:
-            return Facts(str(error))
+            return TrialFacts(str(error))
         sizes = scenario.sizes()
-        return Facts(
+        return TrialFacts(
             shape=dataset.shape,
             classes=len(scenario.classes),
             mean_samples=float(sizes[sizes > 0].mean()) if sizes.any() else 0.0,
@@ -82,8 +82,8 @@ class Checks:
             [config.recorded(), str(config.scenario), config.seeds_for("data")], sort_keys=True
         )
         if self._drawn is None or self._drawn[0] != key:
-            self._drawn = (key, kept(lambda: scenario_of(config, dataset)))
-        return dataset, given(self._drawn[1])
+            self._drawn = (key, _keep_error(lambda: _open_scenario(config, dataset)))
+        return dataset, _raise_kept_error(self._drawn[1])
 
     def dataset(self, config: Config) -> Dataset:
         root = config.data_root or data_root()
@@ -91,8 +91,8 @@ class Checks:
         if self._loaded is None or self._loaded[0] != key:
             # The old one goes first: two large datasets may not fit into memory together.
             self._loaded = None
-            self._loaded = (key, kept(lambda: config.data.load(root)))
-        dataset: Dataset = given(self._loaded[1])
+            self._loaded = (key, _keep_error(lambda: config.data.load(root)))
+        dataset: Dataset = _raise_kept_error(self._loaded[1])
         return dataset
 
     def parts(self, config: Config, shape: tuple[int, int, int], classes: int) -> None:
@@ -106,9 +106,9 @@ class Checks:
 
     def once(self, key: str, make: Callable[[], object]) -> None:
         if key not in self.built:
-            made = kept(make)
+            made = _keep_error(make)
             self.built[key] = made if isinstance(made, RayflError) else None
-        given(self.built[key])
+        _raise_kept_error(self.built[key])
 
     def scenario_hash(self, config: Config) -> str:
         return self.federation(config)[1].sha256
@@ -118,7 +118,7 @@ class Checks:
         self._loaded = self._drawn = None
 
 
-def tried(config: Config) -> str:
+def _describe_trial(config: Config) -> str:
     """What two configurations share of which one trial is enough: all but their seeds and where
     they run."""
     aside = {
@@ -135,7 +135,7 @@ def tried(config: Config) -> str:
     return json.dumps(config.model_dump(mode="json", exclude=aside), sort_keys=True)
 
 
-def kept(make: Callable[[], Any]) -> Any:
+def _keep_error(make: Callable[[], Any]) -> Any:
     """What is made, or the error that it ends in, to be raised again for every cell that needs
     it."""
     try:
@@ -144,20 +144,20 @@ def kept(make: Callable[[], Any]) -> Any:
         return error
 
 
-def given(made: Any) -> Any:
+def _raise_kept_error(made: Any) -> Any:
     if isinstance(made, RayflError):
         raise made
     return made
 
 
-def scenario_of(config: Config, dataset: Dataset) -> Scenario:
+def _open_scenario(config: Config, dataset: Dataset) -> Scenario:
     """The scenario that the run itself would open."""
     if config.scenario is not None:
         return open_federation(config, config.seeds_for("data"))[1]
     return build_scenario(config, dataset, config.seeds_for("data"))
 
 
-def try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
+def _try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
     """Name the sets that the method needs, and let it check its federation, as a run does before
     its first round."""
     method = config.method

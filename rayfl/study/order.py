@@ -15,8 +15,8 @@ from typing import Any
 from rayfl.config.schema import default_output, put
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.federation.datasets import data_root
-from rayfl.study.cells import Cell, cells, filters, load, with_overrides
-from rayfl.study.scaling import Scaled, scaled
+from rayfl.study.cells import Cell, apply_overrides, cells, load, parse_filters
+from rayfl.study.scaling import ScaledConfig, scale_config
 from rayfl.study.schema import Study
 
 SEED, DATA = "{seed}", "{data}"
@@ -24,7 +24,7 @@ SEED, DATA = "{seed}", "{data}"
 
 
 @dataclass(frozen=True)
-class Order:
+class StudyOrder:
     """A study file with what the command line says of it."""
 
     path: Path
@@ -59,11 +59,11 @@ class Order:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        return cells(self.study, filters(self.study, self.only))
+        return cells(self.study, parse_filters(self.study, self.only))
 
     def command(self, cell: Cell | None = None) -> str:
         """The command line of this order, or of one of its cells."""
-        words = ["rayfl", "study", shown(self.path)]
+        words = ["rayfl", "study", _shorten_path(self.path)]
         # A cell's command names every axis, so that it means the same when the study grows.
         only = (
             self.only if cell is None else [f"{axis}={name}" for axis, name in cell.choices.items()]
@@ -80,13 +80,15 @@ class Order:
             words += ["-o", str(self.output)]
         return shlex.join([*words, *self.overrides])
 
-    def configuration(self, cell: Cell, seed: int) -> Scaled:
+    def configuration(self, cell: Cell, seed: int) -> ScaledConfig:
         """The configuration of one run."""
-        settings = with_overrides(filled(cell.settings(), seed), self.overrides)
+        settings = apply_overrides(fill_placeholders(cell.settings(), seed), self.overrides)
         settings = put(put(settings, ["seed"], seed), ["output"], str(self.folder))
-        return scaled(labelled(settings, self, cell, seed), self.study, self.scale, self.name)
+        return scale_config(
+            _label_run(settings, self, cell, seed), self.study, self.scale, self.name
+        )
 
-    def configurations(self) -> Iterator[tuple[Cell, int, Scaled | RayflError]]:
+    def configurations(self) -> Iterator[tuple[Cell, int, ScaledConfig | RayflError]]:
         """Every run that the order asks for, with its configuration or what is wrong with it."""
         for cell in self.cells:
             for seed in self.wanted_seeds if cell.runs else ():
@@ -107,7 +109,7 @@ class Order:
         (self.notes / "order.json").write_text(json.dumps(said))
 
     @classmethod
-    def remembered(cls, path: Path, output: Path | None = None) -> Order:
+    def remembered(cls, path: Path, output: Path | None = None) -> StudyOrder:
         """What was last asked of a study in an output folder; everything, if nothing was."""
         plain = cls(path, output=output)
         try:
@@ -120,25 +122,27 @@ class Order:
             return plain
 
 
-def shown(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """A path as one would type it here."""
     whole, here = path.expanduser().absolute(), Path.cwd()
     return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
 
 
-def filled(value: Any, seed: int) -> Any:
+def fill_placeholders(value: Any, seed: int) -> Any:
     """Plain values with the run's seed and this machine's folders where the study file asks for
     them."""
     if isinstance(value, str):
         return seed if value == SEED else value.replace(DATA, str(data_root()))
     if isinstance(value, Mapping):
-        return {key: filled(item, seed) for key, item in value.items()}
+        return {key: fill_placeholders(item, seed) for key, item in value.items()}
     if isinstance(value, list):
-        return [filled(item, seed) for item in value]
+        return [fill_placeholders(item, seed) for item in value]
     return value
 
 
-def labelled(settings: Mapping[str, Any], order: Order, cell: Cell, seed: int) -> dict[str, Any]:
+def _label_run(
+    settings: Mapping[str, Any], order: StudyOrder, cell: Cell, seed: int
+) -> dict[str, Any]:
     """Settings with what MLflow shows of a run: the study as its experiment, the cell as tags and
     name."""
     tracking = dict(settings.get("tracking") or {})
@@ -150,7 +154,7 @@ def labelled(settings: Mapping[str, Any], order: Order, cell: Cell, seed: int) -
     return {**settings, "tracking": {**named, **tracking, "tags": tags}}
 
 
-def seeds_from(text: str, study: Study) -> tuple[int, ...]:
+def parse_seeds(text: str, study: Study) -> tuple[int, ...]:
     """`3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`:
     these."""
     try:

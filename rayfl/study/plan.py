@@ -12,18 +12,18 @@ from rayfl.errors import RayflError
 from rayfl.run.progress import duration
 from rayfl.run.store import Record, Shelf
 from rayfl.study.cells import Cell
-from rayfl.study.checks import Checks
-from rayfl.study.estimate import Estimate, Estimator
-from rayfl.study.order import Order
-from rayfl.study.scaling import Scaled
+from rayfl.study.checks import ConfigTrials
+from rayfl.study.durations import DurationEstimate, DurationEstimator
+from rayfl.study.order import StudyOrder
+from rayfl.study.scaling import ScaledConfig
 
 HOUR = 3600.0
 
-DONE = Estimate(0.0)
+DONE = DurationEstimate(0.0)
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One run of one cell."""
 
     cell: Cell
@@ -32,7 +32,7 @@ class Run:
     note: str = ""
     done: Record | None = None
     """The finished run that the store holds, where it holds one."""
-    estimate: Estimate = DONE
+    estimate: DurationEstimate = DONE
 
     @property
     def title(self) -> str:
@@ -40,17 +40,17 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """All runs of an order, and the cells that have none."""
 
-    order: Order
-    runs: tuple[Run, ...]
+    order: StudyOrder
+    runs: tuple[PlannedRun, ...]
     problems: Mapping[tuple[str, ...], str]
     """Why a cell cannot run here, by the names of its choices; what is not built is not among
     them."""
 
     @property
-    def todo(self) -> list[Run]:
+    def todo(self) -> list[PlannedRun]:
         return [run for run in self.runs if run.done is None]
 
     @property
@@ -71,12 +71,12 @@ class Plan:
         yield f"{len(order.cells)} cells ({', '.join(counts)}), seeds {seeds}"
         yield from self.left_out()
         yield f"{len(self.runs) - len(todo)} runs are done, {len(todo)} are to do"
-        yield from (f"  {run.title}: {told(run.estimate)}" for run in todo[:SHOWN])
+        yield from (f"  {run.title}: {describe_duration(run.estimate)}" for run in todo[:SHOWN])
         if len(todo) > SHOWN:
             yield f"  ... and {len(todo) - SHOWN} more"
         if todo:
             least = any(run.estimate.at_least for run in todo)
-            yield f"in all {told(Estimate(self.seconds, least))}, one after the other, as measured on this machine"
+            yield f"in all {describe_duration(DurationEstimate(self.seconds, least))}, one after the other, as measured on this machine"
 
     def left_out(self) -> Iterator[str]:
         """The cells that will have no numbers, by reason."""
@@ -94,17 +94,17 @@ class Plan:
 SHOWN, NAMED = 12, 3
 
 
-def told(estimate: Estimate) -> str:
+def describe_duration(estimate: DurationEstimate) -> str:
     return f"{'at least' if estimate.at_least else 'about'} {duration(estimate.seconds)}"
 
 
-def planned(order: Order, shelf: Shelf | None = None) -> Plan:
+def make_plan(order: StudyOrder, shelf: Shelf | None = None) -> StudyPlan:
     """Try every distinct configuration, look into the store, and estimate what is left."""
-    shelf, checks = shelf or Shelf(order.folder), Checks()
-    estimator = Estimator(shelf)
-    runs: dict[tuple[str, ...], list[Run]] = {}
+    shelf, checks = shelf or Shelf(order.folder), ConfigTrials()
+    estimator = DurationEstimator(shelf)
+    runs: dict[tuple[str, ...], list[PlannedRun]] = {}
     problems: dict[tuple[str, ...], str] = {}
-    for cell, seed, made in by_dataset(order):
+    for cell, seed, made in _sort_by_dataset(order):
         if isinstance(made, RayflError):
             problems.setdefault(cell.key, str(made))
             continue
@@ -112,21 +112,21 @@ def planned(order: Order, shelf: Shelf | None = None) -> Plan:
         if facts.problem:
             problems.setdefault(cell.key, facts.problem)
             continue
-        done = stored(shelf, checks, made.config)
+        done = _find_stored(shelf, checks, made.config)
         estimate = estimator.of(made.config, facts) if done is None else DONE
         runs.setdefault(cell.key, []).append(
-            Run(cell, seed, made.config, made.note, done, estimate)
+            PlannedRun(cell, seed, made.config, made.note, done, estimate)
         )
     checks.close()
     ordered = tuple(run for cell in order.cells for run in runs.get(cell.key, []))
-    return Plan(order, ordered, problems)
+    return StudyPlan(order, ordered, problems)
 
 
-def by_dataset(order: Order) -> list[tuple[Cell, int, Scaled | RayflError]]:
+def _sort_by_dataset(order: StudyOrder) -> list[tuple[Cell, int, ScaledConfig | RayflError]]:
     """The configurations with those of one dataset and one federation side by side, so that each is
     read once."""
 
-    def place(item: tuple[Cell, int, Scaled | RayflError]) -> tuple[str, str]:
+    def place(item: tuple[Cell, int, ScaledConfig | RayflError]) -> tuple[str, str]:
         made = item[2]
         # What cannot be configured has no dataset; it is told wherever it stands.
         if isinstance(made, RayflError):
@@ -138,7 +138,7 @@ def by_dataset(order: Order) -> list[tuple[Cell, int, Scaled | RayflError]]:
     return sorted(order.configurations(), key=place)
 
 
-def stored(shelf: Shelf, checks: Checks, config: Config) -> Record | None:
+def _find_stored(shelf: Shelf, checks: ConfigTrials, config: Config) -> Record | None:
     """The finished run with this configuration and scenario. The scenario is drawn only if there is
     one to compare."""
     if shelf.find(config) is None:

@@ -1,7 +1,7 @@
 """What a study came to: for every cell its runs, its scores beside the printed ones, or why there
 are none.
 
-`rayfl.study.gather.gathered` makes a `StudyResult` out of what an output folder holds; the table on
+`rayfl.study.gather.gather_results` makes a `StudyResult` out of what an output folder holds; the table on
 the command line and the report read nothing else."""
 
 from __future__ import annotations

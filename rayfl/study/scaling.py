@@ -72,16 +72,16 @@ Sizes = Callable[[Config], tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledConfig:
     """A configuration at a scale, and what that changed: `rounds 100 -> 10, clients 100 -> 10`."""
 
     config: Config
     note: str = ""
 
 
-def scaled(
+def scale_config(
     settings: Mapping[str, Any], study: Study, scale: float, where: str, sizes: Sizes | None = None
-) -> Scaled:
+) -> ScaledConfig:
     """The configuration of plain settings at a scale."""
     if not 0 < scale <= 1:
         raise ConfigError(
@@ -89,8 +89,10 @@ def scaled(
         )
     full = validated(settings, where)
     if scale == 1:
-        return Scaled(full)
-    changes = shrunk(full, {**LEAST, **study.scaling.least}, scale, (sizes or sizes_of)(full))
+        return ScaledConfig(full)
+    changes = _shrink_settings(
+        full, {**LEAST, **study.scaling.least}, scale, (sizes or find_sizes)(full)
+    )
     # A tenth of ten clients is one: the share is replaced by a number, which has a least value.
     small = put(settings, ["training", "fraction"], None)
     for path, (_, new) in changes.items():
@@ -106,13 +108,13 @@ def scaled(
         for path, (old, new) in changes.items()
         if old != new
     ]
-    return Scaled(validated(small, f"{where}, scaled by {scale:g}"), ", ".join(told))
+    return ScaledConfig(validated(small, f"{where}, scaled by {scale:g}"), ", ".join(told))
 
 
 Changes = dict[str, tuple[int, int]]
 
 
-def shrunk(
+def _shrink_settings(
     full: Config, least: Mapping[str, float], scale: float, sizes: tuple[int, int]
 ) -> Changes:
     """By dotted path, every setting that a scale may change: its value at full size and its new
@@ -120,35 +122,38 @@ def shrunk(
     written = full.resolved()
     changes: Changes = {}
     for path in COUNTED:
-        old = found(written, path)
+        old = _find_value(written, path)
         if isinstance(old, int):
-            changes[path] = (old, smaller(old, scale, least[path]))
+            changes[path] = (old, shrink_count(old, scale, least[path]))
     clients, path = changes["clients"][1], "training.clients_per_round"
     cohort = full.training.cohort(full.clients)
-    changes[path] = (cohort, min(smaller(cohort, clients / full.clients, least[path]), clients))
-    return changes | images(written, least, scale, sizes)
+    changes[path] = (
+        cohort,
+        min(shrink_count(cohort, clients / full.clients, least[path]), clients),
+    )
+    return changes | _shrink_images(written, least, scale, sizes)
 
 
-def images(
+def _shrink_images(
     written: Mapping[str, Any], least: Mapping[str, float], scale: float, sizes: tuple[int, int]
 ) -> Changes:
     """Training and test images, and the amounts that the server takes of the former."""
     changes: Changes = {}
     for part, size in zip(("train_samples", "test_samples"), sizes, strict=True):
         path = f"split.{part}.total"
-        before = amount(written["split"][part], size)
-        changes[path] = (before, smaller(before, scale, least[path]))
+        before = count_images(written["split"][part], size)
+        changes[path] = (before, shrink_count(before, scale, least[path]))
     before, after = changes["split.train_samples.total"]
     for part in ("public", "validation", "labelled", "client_samples"):
         for unit in ("total", "per_class"):
             path = f"split.{part}.{unit}"
-            old = found(written, path)
+            old = _find_value(written, path)
             if isinstance(old, int):
-                changes[path] = (old, smaller(old, after / before, least.get(path, 1)))
+                changes[path] = (old, shrink_count(old, after / before, least.get(path, 1)))
     return changes
 
 
-def amount(written: Mapping[str, Any] | None, size: int) -> int:
+def count_images(written: Mapping[str, Any] | None, size: int) -> int:
     """How many images a cap leaves of a dataset of this size."""
     if written is None:
         return size
@@ -164,28 +169,28 @@ def amount(written: Mapping[str, Any] | None, size: int) -> int:
     return int(chosen)
 
 
-def smaller(value: int, factor: float, least: float) -> int:
+def shrink_count(value: int, factor: float, least: float) -> int:
     """A count multiplied and rounded: not below its least, and never more than it was."""
     return min(value, max(round(value * factor), round(least), 1)) if value else 0
 
 
-def found(tree: Any, path: str) -> Any:
+def _find_value(tree: Any, path: str) -> Any:
     """The value at a dotted path of plain settings, or None."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree
 
 
-def sizes_of(config: Config) -> tuple[int, int]:
+def find_sizes(config: Config) -> tuple[int, int]:
     """Training and test images of a configuration's dataset, which is read if nobody knows them."""
-    return known_sizes(config.resolved()["data"]) or counted(
+    return find_known_sizes(config.resolved()["data"]) or _count_loaded(
         json.dumps(config.resolved()["data"]), config.data_root or data_root()
     )
 
 
-def known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:
+def find_known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:
     """The sizes of a known dataset, or of several that are joined."""
-    parts = [known_sizes(part) for part in data.get("parts", ())]
+    parts = [find_known_sizes(part) for part in data.get("parts", ())]
     if parts and None not in parts:
         train, test = (sum(sizes) for sizes in zip(*parts, strict=True))
         return train, test
@@ -193,7 +198,7 @@ def known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 @lru_cache(maxsize=16)
-def counted(data: str, root: Path) -> tuple[int, int]:
+def _count_loaded(data: str, root: Path) -> tuple[int, int]:
     """The sizes of a dataset that must be read for them."""
     dataset = DATASETS.build(json.loads(data)).load(root)
     return len(dataset.train), len(dataset.test)

@@ -50,6 +50,9 @@ FIGURES = (
     "costs",
 )
 
+ChoiceKey = tuple[str, ...]
+"""Names of choices, one an axis."""
+
 
 class Score(Section):
     """A number that a run is worth."""
@@ -117,7 +120,7 @@ class Printed(Section):
     """Numbers for the letters of a printed formula, such as `(k + 1)M`."""
 
 
-class Layout(Section):
+class TableLayout(Section):
     """Which axes go down a table and which across; `score` is an axis too where there are
     several."""
 
@@ -150,7 +153,7 @@ class Study(Section):
         default_factory=lambda: {"accuracy": Score(title="accuracy (%)", percent=True)},
         validate_default=True,
     )
-    table: Layout = Field(default_factory=Layout)
+    table: TableLayout = Field(default_factory=TableLayout)
     printed: Printed | None = None
     figures: list[Literal[FIGURES]] = Field(default_factory=list)  # type: ignore[valid-type]
     """Figures that the report draws besides the table, by name."""
@@ -197,7 +200,7 @@ class Study(Section):
         merged: dict[str, Any] = {}
         for base in self.base:
             merged = merge(merged, read_file(Path(base)))
-        return changed(merged, self.set)
+        return apply_changes(merged, self.set)
 
     def shown_axes(self) -> Sequence[str]:
         """Axes of the table, rows first; those that the layout does not name come last, across."""
@@ -205,7 +208,7 @@ class Study(Section):
         return [*named, *(axis for axis in self.axes if axis not in named)]
 
 
-def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def apply_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` merged onto `settings`; their dotted keys are put where they point."""
     result = merge(settings, {key: value for key, value in changes.items() if "." not in key})
     for key, value in changes.items():
@@ -214,7 +217,7 @@ def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
     return result
 
 
-def meant(combination: Mapping[str, str | list[str]], choices: Mapping[str, str]) -> bool:
+def is_meant(combination: Mapping[str, str | list[str]], choices: Mapping[str, str]) -> bool:
     """Whether a cell with these choices is one that a rule or an exclusion speaks of."""
     return all(
         choices[axis] in ([names] if isinstance(names, str) else names)

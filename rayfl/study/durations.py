@@ -18,7 +18,7 @@ from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm
 from rayfl.run.assembly import LearnerRecipe, NetworkRecipe
 from rayfl.run.store import Record, Shelf
-from rayfl.study.checks import Facts
+from rayfl.study.checks import TrialFacts
 
 SECONDS = 0.5
 """How long a network is timed."""
@@ -34,7 +34,7 @@ START = 8.0
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DurationEstimate:
     """Seconds of a run; a lower bound where its method does more than was timed."""
 
     seconds: float
@@ -42,33 +42,33 @@ class Estimate:
 
 
 @dataclass
-class Estimator:
+class DurationEstimator:
     """Estimates; every distinct network is timed once."""
 
     shelf: Shelf
     timed: dict[str, float] = field(default_factory=dict)
     rounds: dict[str, float] | None = None
 
-    def of(self, config: Config, facts: Facts) -> Estimate:
+    def of(self, config: Config, facts: TrialFacts) -> DurationEstimate:
         measured = self.measured(config)
         if measured is not None:
-            return Estimate(START + measured * config.training.rounds)
+            return DurationEstimate(START + measured * config.training.rounds)
         name = str(config.resolved()["method"]["name"])
         weighted = config.resolved()["method"].get("weighting", {}).get("name") == "dawid_skene"
-        return Estimate(START + self.counted(config, facts), name not in PLAIN or weighted)
+        return DurationEstimate(START + self.counted(config, facts), name not in PLAIN or weighted)
 
     def measured(self, config: Config) -> float | None:
         """Seconds of a round of the newest finished run that does the same work in each."""
         # Reading every run's configuration takes a while, and a first study has no runs.
         if self.rounds is None:
             self.rounds = {
-                work(record.config): seconds
+                _describe_work(record.config): seconds
                 for record in self.shelf
-                if (seconds := a_round(record))
+                if (seconds := _average_round(record))
             }
-        return self.rounds.get(work(config.resolved()))
+        return self.rounds.get(_describe_work(config.resolved()))
 
-    def counted(self, config: Config, facts: Facts) -> float:
+    def counted(self, config: Config, facts: TrialFacts) -> float:
         """Seconds of all rounds by the samples that pass through the network."""
         training, a_sample = config.training, self.seconds_a_sample(config, facts)
         visit = facts.mean_samples * training.epochs
@@ -80,9 +80,11 @@ class Estimator:
             config.method, "server_epochs", getattr(config.method, "epochs", training.epochs)
         )
         at_server = facts.labelled * passes if "labelled" in config.method.needs else 0
-        return training.rounds * a_sample * ((at_clients + tested) / actors(config) + at_server)
+        return (
+            training.rounds * a_sample * ((at_clients + tested) / count_actors(config) + at_server)
+        )
 
-    def seconds_a_sample(self, config: Config, facts: Facts) -> float:
+    def seconds_a_sample(self, config: Config, facts: TrialFacts) -> float:
         """Forward, backward and step for one sample, on one actor of this machine's CPU."""
         local = config.training.model_dump(
             mode="json", exclude={"rounds", "fraction", "clients_per_round", "epochs"}
@@ -92,15 +94,15 @@ class Estimator:
         own = type(config.method).network is not Algorithm.network
         network = [config.resolved()[key] for key in (("model", "method") if own else ("model",))]
         key = json.dumps(
-            [network, facts.shape, facts.classes, local, threads(config)], sort_keys=True
+            [network, facts.shape, facts.classes, local, _count_threads(config)], sort_keys=True
         )
         if key not in self.timed:
-            self.timed[key] = timed(config, facts)
+            self.timed[key] = _time_training(config, facts)
         return self.timed[key]
 
 
 @dataclass
-class Trial:
+class TimingClient:
     """A client of one mini-batch of noise, to time the training loop on."""
 
     x: NDArray[np.uint8]
@@ -113,7 +115,7 @@ class Trial:
         return self.y
 
 
-def timed(config: Config, facts: Facts) -> float:
+def _time_training(config: Config, facts: TrialFacts) -> float:
     """Seconds a sample of local training, over as many mini-batches as fit into half a second, one
     at least."""
     import torch
@@ -121,14 +123,14 @@ def timed(config: Config, facts: Facts) -> float:
     from rayfl.learn.fit import fit
 
     before, rng = torch.get_num_threads(), np.random.default_rng(0)
-    torch.set_num_threads(threads(config))
+    torch.set_num_threads(_count_threads(config))
     try:
         learner = LearnerRecipe(
             NetworkRecipe(config, facts.shape, facts.classes), Normalisation(), "cpu"
         )()
         size = config.training.batch_size
         x = rng.integers(0, 256, (size, *facts.shape), dtype=np.uint8)
-        trial = Trial(x, rng.integers(0, facts.classes, size), learner, rng)
+        trial = TimingClient(x, rng.integers(0, facts.classes, size), learner, rng)
         one = config.training.model_copy(update={"steps": 1, "epochs": 1})
         weights = learner.resident().dump()
         # The first step pays for memory and kernels that later ones find ready.
@@ -145,11 +147,11 @@ def timed(config: Config, facts: Facts) -> float:
         torch.set_num_threads(before)
 
 
-def threads(config: Config) -> int:
+def _count_threads(config: Config) -> int:
     return max(int(config.resources.cpus_per_client), 1)
 
 
-def actors(config: Config) -> int:
+def count_actors(config: Config) -> int:
     """How many actors share the work, on this machine if the configuration leaves it open."""
     if config.fleet == "inline":
         return 1
@@ -158,7 +160,7 @@ def actors(config: Config) -> int:
     return min(room, config.training.cohort(config.clients)) if wanted == "auto" else wanted
 
 
-def work(resolved: Mapping[str, Any]) -> str:
+def _describe_work(resolved: Mapping[str, Any]) -> str:
     """What a round's work depends on."""
     keys = (
         "data",
@@ -176,7 +178,7 @@ def work(resolved: Mapping[str, Any]) -> str:
     return json.dumps([*(resolved.get(key) for key in keys), training], sort_keys=True)
 
 
-def a_round(record: Record) -> float:
+def _average_round(record: Record) -> float:
     """Mean seconds of a run's rounds; 0 where it has none."""
     clocks = [entry["clock"] for entry in record.history]
     return (

@@ -9,20 +9,22 @@ from rayfl.study.result import CellResult, StudyResult, Value
 HEAD = ("ours", "printed", "difference")
 
 
-def table(result: StudyResult) -> str:
+def format_table(result: StudyResult) -> str:
     """A block for each column of the paper's table, a line for each of its rows."""
-    return "\n".join(lines(result))
+    return "\n".join(_format_lines(result))
 
 
-def lines(result: StudyResult) -> Iterator[str]:
+def _format_lines(result: StudyResult) -> Iterator[str]:
     title = result.study.title + (f" (scaled by {result.scale:g})" if result.scale != 1 else "")
     yield from (title, "=" * len(title))
     notes: list[str] = []
-    for heading, block in blocks(result):
+    for heading, block in _group_blocks(result):
         yield ""
         if heading:
             yield heading
-        yield from aligned([row(result, cell, value, notes) for cell, value in block])
+        yield from _align_columns(
+            [_format_row(result, cell, value, notes) for cell, value in block]
+        )
     if notes:
         yield ""
         yield from (f"[{number}] {note}" for number, note in enumerate(notes, start=1))
@@ -31,7 +33,7 @@ def lines(result: StudyResult) -> Iterator[str]:
 Entry = tuple[CellResult, tuple[str, Value]]
 
 
-def blocks(result: StudyResult) -> list[tuple[str, list[Entry]]]:
+def _group_blocks(result: StudyResult) -> list[tuple[str, list[Entry]]]:
     """Cells by what stands above them: the choices on all axes that do not go down."""
     across = [axis for axis in result.study.shown_axes() if axis not in result.study.table.rows]
     found: dict[tuple[str, ...], list[Entry]] = {}
@@ -50,7 +52,7 @@ def blocks(result: StudyResult) -> list[tuple[str, list[Entry]]]:
     return [(headings[key], found[key]) for key in ordered]
 
 
-def row(
+def _format_row(
     result: StudyResult, cell: CellResult, named: tuple[str, Value], notes: list[str]
 ) -> list[str]:
     """What goes down, then ours, the printed and their difference; reasons and changes as numbered
@@ -62,7 +64,7 @@ def row(
     if "score" not in result.study.shown_axes() and len(cell.scores) > 1:
         down.append(value.title)
     marks = [
-        mark(note, notes)
+        _number_note(note, notes)
         for note in (cell.missing, cell.scaled and f"scaled: {cell.scaled}")
         if note
     ]
@@ -75,13 +77,13 @@ def row(
     ]
 
 
-def mark(note: str, notes: list[str]) -> str:
+def _number_note(note: str, notes: list[str]) -> str:
     if note not in notes:
         notes.append(note)
     return f"[{notes.index(note) + 1}]"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Columns of equal width: text to the left, figures to the right."""
     table = [["", *HEAD, ""], *rows]
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
