@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from rayfl.commands.listings import LISTINGS
 from rayfl.errors import RayflError
 from rayfl.version import __version__
 
@@ -30,14 +31,6 @@ GROUPS = {
         "rayfl.commands.report:report",
         "Tables, figures and a page of a study or an MLflow experiment.",
     ),
-}
-REGISTRIES = {
-    "methods": "List the methods, or show one with its hyper-parameters.",
-    "datasets": "List the datasets, or show one with its settings.",
-    "models": "List the networks, or show one with its settings.",
-    "partitions": "List the partitions, or show one with its settings.",
-    "noises": "List the label noises, or show one with its settings.",
-    "encoders": "List the frozen encoders, or show one with its settings.",
 }
 ConfigFile = click.argument("config", type=click.Path(path_type=Path))
 Overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -218,7 +211,7 @@ def doctor(output: Path, address: str | None) -> None:
 
 def add_registry_commands() -> None:
     """`rayfl methods`, `rayfl datasets` and so on: what a configuration can name."""
-    for plural, text in REGISTRIES.items():
+    for plural, described in LISTINGS.items():
 
         def listing(name: str | None, plural: str = plural) -> None:
             from rayfl.commands.registries import show
@@ -226,7 +219,8 @@ def add_registry_commands() -> None:
             show(plural, name)
 
         argument = click.Argument(["name"], required=False)
-        rayfl.add_command(click.Command(plural, params=[argument], callback=listing, help=text))
+        command = click.Command(plural, params=[argument], callback=listing, help=described.help)
+        rayfl.add_command(command)
 
 
 add_registry_commands()
