@@ -46,59 +46,76 @@ class DurationEstimator:
     """Estimates; every distinct network is timed once."""
 
     shelf: Shelf
+    """The runs that are over."""
     timed: dict[str, float] = field(default_factory=dict)
     rounds: dict[str, float] | None = None
 
     def of(self, config: Config, facts: TrialFacts) -> DurationEstimate:
-        measured = self.measured(config)
+        """How long a run will take, on what its trial found."""
+        measured = self.find_measured(config)
         if measured is not None:
             return DurationEstimate(START + measured * config.training.rounds)
-        name = str(config.resolved()["method"]["name"])
-        weighted = config.resolved()["method"].get("weighting", {}).get("name") == "dawid_skene"
-        return DurationEstimate(START + self.counted(config, facts), name not in PLAIN or weighted)
+        method = config.resolved()["method"]
+        weighted = method.get("weighting", {}).get("name") == "dawid_skene"
+        seconds = START + self.count_seconds(config, facts)
+        return DurationEstimate(seconds, at_least=weighted or method["name"] not in PLAIN)
 
-    def measured(self, config: Config) -> float | None:
+    def find_measured(self, config: Config) -> float | None:
         """Seconds of a round of the newest finished run that does the same work in each."""
         # Reading every run's configuration takes a while, and a first study has no runs.
         if self.rounds is None:
-            self.rounds = {
-                _describe_work(record.config): seconds
-                for record in self.shelf
-                if (seconds := _average_round(record))
-            }
+            self.rounds = {}
+            for record in self.shelf:
+                seconds = _average_round(record)
+                if seconds:
+                    self.rounds[_describe_work(record.config)] = seconds
         return self.rounds.get(_describe_work(config.resolved()))
 
-    def counted(self, config: Config, facts: TrialFacts) -> float:
+    def count_seconds(self, config: Config, facts: TrialFacts) -> float:
         """Seconds of all rounds by the samples that pass through the network."""
-        training, a_sample = config.training, self.seconds_a_sample(config, facts)
+        training = config.training
         visit = facts.mean_samples * training.epochs
         if training.steps is not None:
             visit = training.steps * training.batch_size
-        at_clients = visit * training.cohort(config.clients) if config.method.client_labels else 0.0
+        cohort = training.cohort(config.clients) if config.method.client_labels else 0
         tested = facts.tested * FORWARD / config.evaluation.every
-        passes = getattr(
-            config.method, "server_epochs", getattr(config.method, "epochs", training.epochs)
-        )
-        at_server = facts.labelled * passes if "labelled" in config.method.needs else 0
-        return (
-            training.rounds * a_sample * ((at_clients + tested) / count_actors(config) + at_server)
-        )
+        on_actors = (visit * cohort + tested) / count_actors(config)
+        at_server = facts.labelled * _count_server_passes(config)
+        samples = training.rounds * (on_actors + at_server)
+        return samples * self._time_sample(config, facts)
 
-    def seconds_a_sample(self, config: Config, facts: TrialFacts) -> float:
+    def _time_sample(self, config: Config, facts: TrialFacts) -> float:
         """Forward, backward and step for one sample, on one actor of this machine's CPU."""
-        local = config.training.model_dump(
-            mode="json", exclude={"rounds", "fraction", "clients_per_round", "epochs"}
-        )
-        # A method counts only where it makes a network of its own; otherwise one timing serves them
-        # all.
-        own = type(config.method).network is not Algorithm.network
-        network = [config.resolved()[key] for key in (("model", "method") if own else ("model",))]
-        key = json.dumps(
-            [network, facts.shape, facts.classes, local, _count_threads(config)], sort_keys=True
-        )
+        key = _describe_network(config, facts)
         if key not in self.timed:
             self.timed[key] = _time_training(config, facts)
         return self.timed[key]
+
+
+def _count_server_passes(config: Config) -> int:
+    """How often a round passes over what the server trains on."""
+    method = config.method
+    if "labelled" not in method.needs:
+        return 0
+    epochs = getattr(method, "epochs", config.training.epochs)
+    return int(getattr(method, "server_epochs", epochs))
+
+
+def _describe_network(config: Config, facts: TrialFacts) -> str:
+    """What the time of a sample depends on."""
+    rounds = {"rounds", "fraction", "clients_per_round", "epochs"}
+    local = config.training.model_dump(mode="json", exclude=rounds)
+    resolved = config.resolved()
+    network = [resolved["model"]]
+    # A method counts only where it makes a network of its own; otherwise one timing serves them
+    # all.
+    if type(config.method).network is not Algorithm.network:
+        network.append(resolved["method"])
+    key = [network, facts.shape, facts.classes, local, _count_threads(config)]
+    return json.dumps(key, sort_keys=True)
+
+
+# -- timing ----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -112,6 +129,7 @@ class TimingClient:
 
     @property
     def labels(self) -> NDArray[np.int64]:
+        """The labels to train on."""
         return self.y
 
 
@@ -120,31 +138,43 @@ def _time_training(config: Config, facts: TrialFacts) -> float:
     at least."""
     import torch
 
-    from rayfl.learn.fit import fit
-
-    before, rng = torch.get_num_threads(), np.random.default_rng(0)
+    before = torch.get_num_threads()
     torch.set_num_threads(_count_threads(config))
     try:
-        learner = LearnerRecipe(
-            NetworkRecipe(config, facts.shape, facts.classes), Normalisation(), "cpu"
-        )()
-        size = config.training.batch_size
-        x = rng.integers(0, 256, (size, *facts.shape), dtype=np.uint8)
-        trial = TimingClient(x, rng.integers(0, facts.classes, size), learner, rng)
-        one = config.training.model_copy(update={"steps": 1, "epochs": 1})
-        weights = learner.resident().dump()
-        # The first step pays for memory and kernels that later ones find ready.
-        fit(trial, weights, training=one)
-        steps: list[float] = []
-        started = time.perf_counter()
-        while not steps or time.perf_counter() - started < SECONDS:
-            before_step = time.perf_counter()
-            fit(trial, weights, training=one)
-            steps.append(time.perf_counter() - before_step)
+        client = _make_client(config, facts)
         # The median: others may be at work on this machine for a moment.
-        return float(np.median(steps)) / size
+        return float(np.median(_time_steps(config, client))) / len(client.x)
     finally:
         torch.set_num_threads(before)
+
+
+def _make_client(config: Config, facts: TrialFacts) -> TimingClient:
+    network = NetworkRecipe(config, facts.shape, facts.classes)
+    learner = LearnerRecipe(network, Normalisation(), "cpu")()
+    rng = np.random.default_rng(0)
+    size = config.training.batch_size
+    x = rng.integers(0, 256, (size, *facts.shape), dtype=np.uint8)
+    return TimingClient(x, rng.integers(0, facts.classes, size), learner, rng)
+
+
+def _time_steps(config: Config, client: TimingClient) -> list[float]:
+    """Seconds of single training steps."""
+    from rayfl.learn.fit import fit
+
+    one = config.training.model_copy(update={"steps": 1, "epochs": 1})
+    weights = client.learner.resident().dump()
+    # The first step pays for memory and kernels that later ones find ready.
+    fit(client, weights, training=one)
+    steps: list[float] = []
+    begin = time.perf_counter()
+    while not steps or time.perf_counter() - begin < SECONDS:
+        before = time.perf_counter()
+        fit(client, weights, training=one)
+        steps.append(time.perf_counter() - before)
+    return steps
+
+
+# -- what a run has and does -----------------------------------------------------------------------
 
 
 def _count_threads(config: Config) -> int:
@@ -156,33 +186,38 @@ def count_actors(config: Config) -> int:
     if config.fleet == "inline":
         return 1
     wanted = config.resources.actors
-    room = max(int((os.cpu_count() or 1) / config.resources.cpus_per_client), 1)
-    return min(room, config.training.cohort(config.clients)) if wanted == "auto" else wanted
+    if wanted != "auto":
+        return wanted
+    cores = os.cpu_count() or 1
+    room = max(int(cores / config.resources.cpus_per_client), 1)
+    return min(room, config.training.cohort(config.clients))
+
+
+WORK = (
+    "data",
+    "clients",
+    "split",
+    "partition",
+    "model",
+    "method",
+    "evaluation",
+    "fleet",
+    "device",
+    "resources",
+)
+"""Settings that a round's work depends on, beside those of training."""
 
 
 def _describe_work(resolved: Mapping[str, Any]) -> str:
     """What a round's work depends on."""
-    keys = (
-        "data",
-        "clients",
-        "split",
-        "partition",
-        "model",
-        "method",
-        "evaluation",
-        "fleet",
-        "device",
-        "resources",
-    )
     training = {key: value for key, value in resolved["training"].items() if key != "rounds"}
-    return json.dumps([*(resolved.get(key) for key in keys), training], sort_keys=True)
+    settings = [resolved.get(key) for key in WORK]
+    return json.dumps([*settings, training], sort_keys=True)
 
 
 def _average_round(record: Record) -> float:
     """Mean seconds of a run's rounds; 0 where it has none."""
     clocks = [entry["clock"] for entry in record.history]
-    return (
-        float(np.mean([clock["time/train_s"] + clock["time/evaluate_s"] for clock in clocks]))
-        if clocks
-        else 0.0
-    )
+    if not clocks:
+        return 0.0
+    return float(np.mean([clock["time/train_s"] + clock["time/evaluate_s"] for clock in clocks]))

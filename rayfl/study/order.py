@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,8 @@ from rayfl.study.cells import Cell, apply_overrides, cells, load, parse_filters
 from rayfl.study.scaling import ScaledConfig, scale_config
 from rayfl.study.schema import Study
 
-SEED, DATA = "{seed}", "{data}"
+SEED = "{seed}"
+DATA = "{data}"
 """What stands in a study file for the run's seed and for the folder of the datasets."""
 
 
@@ -37,10 +38,12 @@ class StudyOrder:
 
     @cached_property
     def study(self) -> Study:
+        """The study of the file."""
         return load(self.path)
 
     @property
     def name(self) -> str:
+        """What its own files are called."""
         return self.path.stem
 
     @property
@@ -55,25 +58,21 @@ class StudyOrder:
 
     @cached_property
     def wanted_seeds(self) -> tuple[int, ...]:
+        """The seeds that are asked for, or else the study's."""
         return tuple(self.study.seeds) if self.seeds is None else self.seeds
 
     @cached_property
     def cells(self) -> list[Cell]:
+        """The cells that are asked for."""
         return cells(self.study, parse_filters(self.study, self.only))
 
     def command(self, cell: Cell | None = None) -> str:
         """The command line of this order, or of one of its cells."""
         words = ["rayfl", "study", _shorten_path(self.path)]
-        # A cell's command names every axis, so that it means the same when the study grows.
-        only = (
-            self.only if cell is None else [f"{axis}={name}" for axis, name in cell.choices.items()]
-        )
-        words += [word for filtered in only for word in ("--only", filtered)]
+        for filtered in self.only if cell is None else _name_choices(cell):
+            words += ["--only", filtered]
         if self.seeds is not None:
-            words += [
-                "--seeds",
-                ",".join(map(str, self.seeds)) + ("," if len(self.seeds) == 1 else ""),
-            ]
+            words += ["--seeds", _write_seeds(self.seeds)]
         if self.scale != 1:
             words += ["--scale", f"{self.scale:g}"]
         if self.output is not None:
@@ -82,16 +81,19 @@ class StudyOrder:
 
     def configuration(self, cell: Cell, seed: int) -> ScaledConfig:
         """The configuration of one run."""
-        settings = apply_overrides(fill_placeholders(cell.settings(), seed), self.overrides)
-        settings = put(put(settings, ["seed"], seed), ["output"], str(self.folder))
-        return scale_config(
-            _label_run(settings, self, cell, seed), self.study, self.scale, self.name
-        )
+        settings = fill_placeholders(cell.settings(), seed)
+        settings = apply_overrides(settings, self.overrides)
+        settings = put(settings, ["seed"], seed)
+        settings = put(settings, ["output"], str(self.folder))
+        settings = _label_run(settings, self, cell, seed)
+        return scale_config(settings, self.study, self.scale, self.name)
 
     def configurations(self) -> Iterator[tuple[Cell, int, ScaledConfig | RayflError]]:
         """Every run that the order asks for, with its configuration or what is wrong with it."""
         for cell in self.cells:
-            for seed in self.wanted_seeds if cell.runs else ():
+            if not cell.runs:
+                continue
+            for seed in self.wanted_seeds:
                 try:
                     yield cell, seed, self.configuration(cell, seed)
                 except RayflError as error:
@@ -114,17 +116,34 @@ class StudyOrder:
         plain = cls(path, output=output)
         try:
             said = json.loads((plain.notes / "order.json").read_text())
-            seeds = None if said["seeds"] is None else tuple(said["seeds"])
             return cls(
-                path, tuple(said["only"]), seeds, said["scale"], output, tuple(said["overrides"])
+                path,
+                only=tuple(said["only"]),
+                seeds=None if said["seeds"] is None else tuple(said["seeds"]),
+                scale=said["scale"],
+                output=output,
+                overrides=tuple(said["overrides"]),
             )
+        # A note that an earlier version or a crash has left says nothing.
         except (OSError, ValueError, KeyError, TypeError):
             return plain
 
 
+def _name_choices(cell: Cell) -> list[str]:
+    """A cell as filters. All axes are named, so that it means the same when the study grows."""
+    return [f"{axis}={name}" for axis, name in cell.choices.items()]
+
+
+def _write_seeds(seeds: tuple[int, ...]) -> str:
+    """Seeds as they are typed: one alone has a comma, for without it it is a number of seeds."""
+    listed = ",".join(map(str, seeds))
+    return f"{listed}," if len(seeds) == 1 else listed
+
+
 def _shorten_path(path: Path) -> str:
     """A path as one would type it here."""
-    whole, here = path.expanduser().absolute(), Path.cwd()
+    whole = path.expanduser().absolute()
+    here = Path.cwd()
     return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
 
 
@@ -145,31 +164,40 @@ def _label_run(
 ) -> dict[str, Any]:
     """Settings with what MLflow shows of a run: the study as its experiment, the cell as tags and
     name."""
-    tracking = dict(settings.get("tracking") or {})
-    tags = {"study": order.name, **cell.choices, "seed": str(seed), **(tracking.get("tags") or {})}
+    written = dict(settings.get("tracking") or {})
+    tags = {"study": order.name, **cell.choices, "seed": str(seed)}
+    tags |= written.get("tags") or {}
     if order.scale != 1:
         tags["scale"] = f"{order.scale:g}"
-    # What the study file or an override says of tracking stands above these.
     named = {"experiment": order.study.title, "run_name": f"{cell.label}, seed {seed}"}
-    return {**settings, "tracking": {**named, **tracking, "tags": tags}}
+    # What the study file or an override says of tracking stands above these.
+    return {**settings, "tracking": {**named, **written, "tags": tags}}
 
 
 def parse_seeds(text: str, study: Study) -> tuple[int, ...]:
-    """`3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`:
-    these."""
+    """The seeds that a word means.
+
+    Parameters
+    ----------
+    text
+        `3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`:
+        these."""
     try:
-        if "," in text:
-            listed = [int(word) for word in text.split(",") if word.strip()]
-        else:
-            count, listed = int(text), list(study.seeds)
-            further = (seed for seed in range(max(listed) + 1, max(listed) + 1 + max(count, 0)))
-            listed = [*listed, *further][: max(count, 0)]
+        listed = _list_seeds(text) if "," in text else _count_seeds(int(text), study.seeds)
     except ValueError:
         listed = []
     if not listed or min(listed) < 0:
-        raise ConfigError(
-            broken(
-                "--seeds is a number of seeds (1 or more) or a list such as 0,1 or 4,", f"'{text}'"
-            )
-        )
+        rule = "--seeds is a number of seeds (1 or more) or a list such as 0,1 or 4,"
+        raise ConfigError(broken(rule, f"'{text}'"))
     return tuple(dict.fromkeys(listed))
+
+
+def _list_seeds(text: str) -> list[int]:
+    return [int(word) for word in text.split(",") if word.strip()]
+
+
+def _count_seeds(count: int, seeds: Sequence[int]) -> list[int]:
+    """The first so many, counted on from the greatest."""
+    further = max(seeds) + 1
+    every = [*seeds, *range(further, further + max(count, 0))]
+    return every[: max(count, 0)]

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from rayfl.errors import ConfigError, DataError, broken, nearest
 from rayfl.study.cells import Cell
-from rayfl.study.schema import Printed, Score
+from rayfl.study.schema import Choice, Printed, Score
 
 Row = Mapping[str, str]
 
@@ -40,9 +40,8 @@ def read_rows(file: Path) -> tuple[Row, ...]:
         with file.open(encoding="utf-8", newline="") as text:
             return tuple(csv.DictReader(text))
     except (OSError, ValueError) as error:
-        raise DataError(
-            broken("printed.file is a readable CSV file", f"{file} ({error})")
-        ) from None
+        rule = "printed.file is a readable CSV file"
+        raise DataError(broken(rule, f"{file} ({error})")) from None
 
 
 def find_printed(cell: Cell, score: Score) -> PrintedFigure:
@@ -51,43 +50,41 @@ def find_printed(cell: Cell, score: Score) -> PrintedFigure:
     if source is None:
         return PrintedFigure()
     wanted = _fill_columns(source, cell, score)
-    fits = [
-        number for number, row in enumerate(read_rows(Path(source.file))) if _has_texts(row, wanted)
-    ]
+    rows = read_rows(Path(source.file))
+    fits = [number for number, row in enumerate(rows) if _has_texts(row, wanted)]
     if len(fits) > 1:
-        raise ConfigError(
-            broken("printed.where fits one row of the file at most", f"{len(fits)} for {wanted}")
-        )
+        rule = "printed.where fits one row of the file at most"
+        raise ConfigError(broken(rule, f"{len(fits)} for {wanted}"))
     if not fits:
         return PrintedFigure()
-    row = read_rows(Path(source.file))[fits[0]]
+    row = rows[fits[0]]
     mean = row[source.mean]
-    return PrintedFigure(
-        mean, row.get(source.std) or "", parse_number(mean, source.symbols), fits[0]
-    )
+    std = row.get(source.std) or ""
+    return PrintedFigure(mean, std, parse_number(mean, source.symbols), fits[0])
 
 
 def _fill_columns(source: Printed, cell: Cell, score: Score) -> dict[str, str]:
     """The texts that a row must have, by column."""
-    words = {
-        axis: choice.title if choice.printed is None else choice.printed
-        for axis, choice in cell.chosen.items()
-    }
-    words["score"] = score.title if score.printed is None else score.printed
+    words = {axis: _choose_word(choice) for axis, choice in cell.chosen.items()}
+    words["score"] = _choose_word(score)
     try:
         return {column: template.format_map(words) for column, template in source.where.items()}
     except (KeyError, ValueError, IndexError) as error:
+        rule = f"printed.where names axes in braces ({', '.join(words)})"
         hint = nearest(str(error).strip("'"), words)
-        raise ConfigError(
-            broken(f"printed.where names axes in braces ({', '.join(words)})", error, hint)
-        ) from None
+        raise ConfigError(broken(rule, error, hint)) from None
+
+
+def _choose_word(named: Choice | Score) -> str:
+    """What the printed file calls a choice or a score."""
+    return named.title if named.printed is None else named.printed
 
 
 def _has_texts(row: Row, wanted: Mapping[str, str]) -> bool:
     return all(row.get(column) == text for column, text in wanted.items())
 
 
-# -- formulas --------------------------------------------------------------------------------------------------------
+# -- formulas --------------------------------------------------------------------------------------
 
 OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -116,9 +113,9 @@ def parse_number(text: str, symbols: Mapping[str, float] = MappingProxyType({}))
 def _evaluate_formula(node: ast.expr, symbols: Mapping[str, float]) -> float:
     """Sums and products of numbers and symbols, and nothing else."""
     if isinstance(node, ast.BinOp):
-        return OPERATORS[type(node.op)](
-            _evaluate_formula(node.left, symbols), _evaluate_formula(node.right, symbols)
-        )
+        combine = OPERATORS[type(node.op)]
+        left = _evaluate_formula(node.left, symbols)
+        return combine(left, _evaluate_formula(node.right, symbols))
     if isinstance(node, ast.Name):
         return symbols[node.id]
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):

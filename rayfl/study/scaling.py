@@ -2,12 +2,12 @@
 
 A scale of s makes a run of roughly s x s of the work: s of the rounds, each with s of the images.
 
-- Rounds are multiplied by s, and with them whatever a method counts in rounds or passes over the whole run: FedRN's
-  warm-up, FedCR's pre-training. They keep their share of the run, as do the last rounds that a
-  score is the mean of.
-- Clients are multiplied by s, and so are the training images, so that a client keeps its size, and the partition's and
-  the noise's settings keep their meaning. Amounts of the split (public, validation, labelled,
-  client_samples) shrink as the training images do; shares stay.
+- Rounds are multiplied by s, and with them whatever a method counts in rounds or passes over the
+  whole run: FedRN's warm-up, FedCR's pre-training. They keep their share of the run, as do the last
+  rounds that a score is the mean of.
+- Clients are multiplied by s, and so are the training images, so that a client keeps its size, and
+  the partition's and the noise's settings keep their meaning. Amounts of the split (public,
+  validation, labelled, client_samples) shrink as the training images do; shares stay.
 - The participants of a round keep their share of the clients.
 - Test images are multiplied by s.
 - Networks, batches, local epochs, learning rates and everything else stay.
@@ -68,7 +68,13 @@ NAMES = {
     "split.test_samples.total": "test images",
 }
 
+SERVER_SETS = ("public", "validation", "labelled", "client_samples")
+"""Amounts of the split that shrink as the training images do."""
+
 Sizes = Callable[[Config], tuple[int, int]]
+"""Training and test images of a configuration's dataset."""
+Changes = dict[str, tuple[int, int]]
+"""By dotted path: a setting at full size, and scaled."""
 
 
 @dataclass(frozen=True)
@@ -80,62 +86,85 @@ class ScaledConfig:
 
 
 def scale_config(
-    settings: Mapping[str, Any], study: Study, scale: float, where: str, sizes: Sizes | None = None
+    settings: Mapping[str, Any],
+    study: Study,
+    scale: float,
+    where: str,
+    sizes: Sizes | None = None,
 ) -> ScaledConfig:
-    """The configuration of plain settings at a scale."""
+    """The configuration of plain settings at a scale.
+
+    Parameters
+    ----------
+    study
+        May set least values of its own.
+    scale
+        1 is the paper's size.
+    where
+        What a message calls the settings.
+    sizes
+        How many images a dataset has; by default it is looked up, or the dataset is read."""
     if not 0 < scale <= 1:
-        raise ConfigError(
-            broken("--scale lies in (0, 1]", scale, "It shrinks a study; 1 is the paper's size.")
-        )
+        remedy = "It shrinks a study; 1 is the paper's size."
+        raise ConfigError(broken("--scale lies in (0, 1]", scale, remedy))
     full = validated(settings, where)
     if scale == 1:
         return ScaledConfig(full)
-    changes = _shrink_settings(
-        full, {**LEAST, **study.scaling.least}, scale, (sizes or find_sizes)(full)
-    )
+    least = {**LEAST, **study.scaling.least}
+    changes = _shrink_settings(full, least, scale, (sizes or find_sizes)(full))
+    small = _apply_changes(settings, changes)
+    config = validated(small, f"{where}, scaled by {scale:g}")
+    return ScaledConfig(config, _describe_changes(changes))
+
+
+def _apply_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    """Settings with the new values in place of the old ones."""
     # A tenth of ten clients is one: the share is replaced by a number, which has a least value.
     small = put(settings, ["training", "fraction"], None)
     for path, (_, new) in changes.items():
         *section, unit = path.split(".")
-        # An amount has one unit: a share that was written gives way to the total.
-        small = (
-            put(small, section, {unit: new})
-            if section[:1] == ["split"]
-            else put(small, [*section, unit], new)
-        )
+        if section[:1] == ["split"]:
+            # An amount has one unit: a share that was written gives way to the total.
+            small = put(small, section, {unit: new})
+        else:
+            small = put(small, [*section, unit], new)
+    return small
+
+
+def _describe_changes(changes: Changes) -> str:
+    """What is smaller, in words."""
     told = [
         f"{NAMES.get(path, path)} {old} -> {new}"
         for path, (old, new) in changes.items()
         if old != new
     ]
-    return ScaledConfig(validated(small, f"{where}, scaled by {scale:g}"), ", ".join(told))
-
-
-Changes = dict[str, tuple[int, int]]
+    return ", ".join(told)
 
 
 def _shrink_settings(
     full: Config, least: Mapping[str, float], scale: float, sizes: tuple[int, int]
 ) -> Changes:
-    """By dotted path, every setting that a scale may change: its value at full size and its new
-    one."""
+    """Every setting that a scale may change."""
     written = full.resolved()
     changes: Changes = {}
     for path in COUNTED:
         old = _find_value(written, path)
         if isinstance(old, int):
             changes[path] = (old, shrink_count(old, scale, least[path]))
-    clients, path = changes["clients"][1], "training.clients_per_round"
+    _, clients = changes["clients"]
+    path = "training.clients_per_round"
     cohort = full.training.cohort(full.clients)
-    changes[path] = (
-        cohort,
-        min(shrink_count(cohort, clients / full.clients, least[path]), clients),
-    )
+    # A round keeps its share of the clients, and cannot have more of them than there are.
+    share = shrink_count(cohort, clients / full.clients, least[path])
+    changes[path] = (cohort, min(share, clients))
     return changes | _shrink_images(written, least, scale, sizes)
 
 
 def _shrink_images(
-    written: Mapping[str, Any], least: Mapping[str, float], scale: float, sizes: tuple[int, int]
+    written: Mapping[str, Any],
+    least: Mapping[str, float],
+    scale: float,
+    sizes: tuple[int, int],
 ) -> Changes:
     """Training and test images, and the amounts that the server takes of the former."""
     changes: Changes = {}
@@ -144,12 +173,13 @@ def _shrink_images(
         before = count_images(written["split"][part], size)
         changes[path] = (before, shrink_count(before, scale, least[path]))
     before, after = changes["split.train_samples.total"]
-    for part in ("public", "validation", "labelled", "client_samples"):
+    for part in SERVER_SETS:
         for unit in ("total", "per_class"):
             path = f"split.{part}.{unit}"
             old = _find_value(written, path)
             if isinstance(old, int):
-                changes[path] = (old, shrink_count(old, after / before, least.get(path, 1)))
+                new = shrink_count(old, after / before, least.get(path, 1))
+                changes[path] = (old, new)
     return changes
 
 
@@ -161,17 +191,17 @@ def count_images(written: Mapping[str, Any] | None, size: int) -> int:
         return round(float(written["fraction"]) * size)
     chosen = written.get("total") or written.get("first")
     if chosen is None:
-        raise ConfigError(
-            broken(
-                "a study that is to be scaled caps images by total, fraction or first", "per_class"
-            )
-        )
+        rule = "a study that is to be scaled caps images by total, fraction or first"
+        raise ConfigError(broken(rule, "per_class"))
     return int(chosen)
 
 
 def shrink_count(value: int, factor: float, least: float) -> int:
     """A count multiplied and rounded: not below its least, and never more than it was."""
-    return min(value, max(round(value * factor), round(least), 1)) if value else 0
+    if not value:
+        return 0
+    new = max(round(value * factor), round(least), 1)
+    return min(value, new)
 
 
 def _find_value(tree: Any, path: str) -> Any:
@@ -181,19 +211,24 @@ def _find_value(tree: Any, path: str) -> Any:
     return tree
 
 
+# -- sizes of datasets -----------------------------------------------------------------------------
+
+
 def find_sizes(config: Config) -> tuple[int, int]:
     """Training and test images of a configuration's dataset, which is read if nobody knows them."""
-    return find_known_sizes(config.resolved()["data"]) or _count_loaded(
-        json.dumps(config.resolved()["data"]), config.data_root or data_root()
-    )
+    data = config.resolved()["data"]
+    known = find_known_sizes(data)
+    if known is not None:
+        return known
+    return _count_loaded(json.dumps(data), config.data_root or data_root())
 
 
 def find_known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:
     """The sizes of a known dataset, or of several that are joined."""
     parts = [find_known_sizes(part) for part in data.get("parts", ())]
-    if parts and None not in parts:
-        train, test = (sum(sizes) for sizes in zip(*parts, strict=True))
-        return train, test
+    known = [sizes for sizes in parts if sizes is not None]
+    if parts and len(known) == len(parts):
+        return sum(train for train, _ in known), sum(test for _, test in known)
     return SIZES.get(str(data["name"]))
 
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rayfl.study.result import CellResult, StudyResult, Value
+from rayfl.study.schema import ChoiceKey
 
 HEAD = ("ours", "printed", "difference")
+
+
+class Entry(NamedTuple):
+    """One score of one cell: a line of the table."""
+
+    cell: CellResult
+    score: str
+    value: Value
 
 
 def format_table(result: StudyResult) -> str:
@@ -15,59 +25,64 @@ def format_table(result: StudyResult) -> str:
 
 
 def _format_lines(result: StudyResult) -> Iterator[str]:
-    title = result.study.title + (f" (scaled by {result.scale:g})" if result.scale != 1 else "")
+    scaled = f" (scaled by {result.scale:g})" if result.scale != 1 else ""
+    title = f"{result.study.title}{scaled}"
     yield from (title, "=" * len(title))
     notes: list[str] = []
     for heading, block in _group_blocks(result):
         yield ""
         if heading:
             yield heading
-        yield from _align_columns(
-            [_format_row(result, cell, value, notes) for cell, value in block]
-        )
+        rows = [_format_row(result, entry, notes) for entry in block]
+        yield from _align_columns(rows)
     if notes:
         yield ""
         yield from (f"[{number}] {note}" for number, note in enumerate(notes, start=1))
 
 
-Entry = tuple[CellResult, tuple[str, Value]]
-
-
 def _group_blocks(result: StudyResult) -> list[tuple[str, list[Entry]]]:
     """Cells by what stands above them: the choices on all axes that do not go down."""
     across = [axis for axis in result.study.shown_axes() if axis not in result.study.table.rows]
-    found: dict[tuple[str, ...], list[Entry]] = {}
-    headings: dict[tuple[str, ...], str] = {}
+    found: dict[ChoiceKey, list[Entry]] = {}
     for cell in result.cells:
-        for name, value in cell.scores.items():
-            key = tuple(name if axis == "score" else cell.choices[axis] for axis in across)
-            found.setdefault(key, []).append((cell, (name, value)))
-            words = [value.title if axis == "score" else cell.titles[axis] for axis in across]
-            headings[key] = ", ".join(words)
+        for score, value in cell.scores.items():
+            entry = Entry(cell, score, value)
+            key = tuple(_name_choice(entry, axis) for axis in across)
+            found.setdefault(key, []).append(entry)
+    orders = [result.used(axis) for axis in across]
+
+    def rank_key(key: ChoiceKey) -> list[int]:
+        return [order.index(name) for order, name in zip(orders, key, strict=True)]
+
+    blocks = []
     # Blocks stand in the order of the axes, not in that of the first cell that has them.
-    places = {axis: {name: i for i, name in enumerate(result.used(axis))} for axis in across}
-    ordered = sorted(
-        found, key=lambda key: [places[axis][name] for axis, name in zip(across, key, strict=True)]
-    )
-    return [(headings[key], found[key]) for key in ordered]
+    for key in sorted(found, key=rank_key):
+        # Titles of one choice may differ from cell to cell; the last one is shown.
+        last = found[key][-1]
+        heading = ", ".join(_title_choice(last, axis) for axis in across)
+        blocks.append((heading, found[key]))
+    return blocks
 
 
-def _format_row(
-    result: StudyResult, cell: CellResult, named: tuple[str, Value], notes: list[str]
-) -> list[str]:
+def _name_choice(entry: Entry, axis: str) -> str:
+    return entry.score if axis == "score" else entry.cell.choices[axis]
+
+
+def _title_choice(entry: Entry, axis: str) -> str:
+    return entry.value.title if axis == "score" else entry.cell.titles[axis]
+
+
+def _format_row(result: StudyResult, entry: Entry, notes: list[str]) -> list[str]:
     """What goes down, then ours, the printed and their difference; reasons and changes as numbered
     notes."""
-    _, value = named
-    down = [
-        value.title if axis == "score" else cell.titles[axis] for axis in result.study.table.rows
-    ]
+    cell = entry.cell
+    value = entry.value
+    down = [_title_choice(entry, axis) for axis in result.study.table.rows]
+    # Scores that have no place of their own in the table are told apart by their titles.
     if "score" not in result.study.shown_axes() and len(cell.scores) > 1:
         down.append(value.title)
-    marks = [
-        _number_note(note, notes)
-        for note in (cell.missing, cell.scaled and f"scaled: {cell.scaled}")
-        if note
-    ]
+    said = [cell.missing, f"scaled: {cell.scaled}" if cell.scaled else ""]
+    marks = [_number_note(note, notes) for note in said if note]
     return [
         ", ".join(down),
         value.text(),
@@ -78,6 +93,7 @@ def _format_row(
 
 
 def _number_note(note: str, notes: list[str]) -> str:
+    """The mark of a note, which is added where it is new."""
     if note not in notes:
         notes.append(note)
     return f"[{notes.index(note) + 1}]"
@@ -86,8 +102,7 @@ def _number_note(note: str, notes: list[str]) -> str:
 def _align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Columns of equal width: text to the left, figures to the right."""
     table = [["", *HEAD, ""], *rows]
-    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    for line in table:
-        first, *figures, last = line
-        cells = [word.rjust(width) for word, width in zip(figures, widths[1:-1], strict=True)]
-        yield f"  {first.ljust(widths[0])}  {'  '.join(cells)}  {last}".rstrip()
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for first, *figures, last in table:
+        padded = [word.rjust(width) for word, width in zip(figures, widths[1:-1], strict=True)]
+        yield f"  {first.ljust(widths[0])}  {'  '.join(padded)}  {last}".rstrip()

@@ -151,7 +151,7 @@ def test_an_estimate_grows_with_the_work(home: Path) -> None:
 
     def seconds(*overrides: str) -> float:
         config = StudyOrder(study_file(home), overrides=overrides).configuration(cell, 0).config
-        return estimator.counted(config, checks.of(config))
+        return estimator.count_seconds(config, checks.of(config))
 
     assert seconds("training.rounds=20") == pytest.approx(10 * seconds())
     assert seconds("training.rounds=20") > 0
@@ -172,19 +172,19 @@ def test_rounds_that_were_measured_are_taken(home: Path) -> None:
     run_plan(plan(home, seeds=(0,), only=only), lambda _: None)
     estimator = DurationEstimator(Shelf(home / "out"))
     (run,) = plan(home, seeds=(1,), only=only).runs
-    assert estimator.measured(run.config) is not None
+    assert estimator.find_measured(run.config) is not None
     longer = (
         StudyOrder(study_file(home), overrides=("training.rounds=50",))
         .configuration(run.cell, 1)
         .config
     )
-    assert estimator.measured(longer) == estimator.measured(run.config)
+    assert estimator.find_measured(longer) == estimator.find_measured(run.config)
     other = (
         StudyOrder(study_file(home), overrides=("training.epochs=2",))
         .configuration(run.cell, 1)
         .config
     )
-    assert estimator.measured(other) is None
+    assert estimator.find_measured(other) is None
 
 
 @pytest.mark.parametrize(
