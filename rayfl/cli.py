@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rayfl.commands.listings import LISTINGS
 from rayfl.errors import RayflError
 from rayfl.version import __version__
 
@@ -38,14 +39,6 @@ GROUPS = {
         "rayfl.commands.report:report",
         "Tables, figures and a page of a study or an MLflow experiment.",
     ),
-}
-REGISTRIES = {
-    "methods": "List the methods, or show one with its hyper-parameters.",
-    "datasets": "List the datasets, or show one with its settings.",
-    "models": "List the networks, or show one with its settings.",
-    "partitions": "List the partitions, or show one with its settings.",
-    "noises": "List the label noises, or show one with its settings.",
-    "encoders": "List the frozen encoders, or show one with its settings.",
 }
 SHOWN = (
     "test/accuracy",
@@ -253,7 +246,7 @@ def doctor(output: Path, address: str | None) -> None:
 
 def add_registry_commands() -> None:
     """`rayfl methods`, `rayfl datasets` and so on: what a configuration can name."""
-    for plural, text in REGISTRIES.items():
+    for plural, described in LISTINGS.items():
 
         def listing(name: str | None, plural: str = plural) -> None:
             from rayfl.commands.registries import show
@@ -261,7 +254,8 @@ def add_registry_commands() -> None:
             show(plural, name)
 
         argument = click.Argument(["name"], required=False)
-        rayfl.add_command(click.Command(plural, params=[argument], callback=listing, help=text))
+        command = click.Command(plural, params=[argument], callback=listing, help=described.help)
+        rayfl.add_command(command)
 
 
 add_registry_commands()

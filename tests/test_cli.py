@@ -12,7 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from rayfl import cli
-from rayfl.commands.registries import HOMES, registry
+from rayfl.commands.listings import LISTINGS
+from rayfl.commands.registries import registry
 from rayfl.errors import DataError, PhaseError, RayflError, StorageError
 from rayfl.version import __version__
 
@@ -87,7 +88,7 @@ def test_the_groups_have_their_commands() -> None:
 # -- listings --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plural", sorted(HOMES))
+@pytest.mark.parametrize("plural", sorted(LISTINGS))
 def test_a_registry_is_listed_a_line_each(plural: str) -> None:
     lines = invoked(plural).splitlines()
     assert [line.split()[0] for line in lines] == registry(plural).names()
