@@ -14,14 +14,8 @@ from pathlib import Path
 
 from rayfl.config.schema import Config, parsed
 from rayfl.errors import RayflError
-from rayfl.run.experiment import (
-    Interrupted,
-    Stop,
-    newest_unfinished,
-    run as run_experiment,
-    stoppable,
-    tracking_uri,
-)
+from rayfl.run.experiment import Interrupted, newest_unfinished, stoppable, tracking_uri
+from rayfl.run.experiment import run as run_experiment
 from rayfl.run.progress import Progress, Silent
 from rayfl.study.plan import Plan, Run
 from rayfl.tracking.tracker import Tracker
@@ -58,7 +52,7 @@ def run_plan(
     if not todo:
         return ran
     # Between two runs a signal finds these handlers; within one, the run's own.
-    with stoppable(plan.order.folder, Stop()), shared_ray([run.config for run in todo], address):
+    with stoppable(), shared_ray([run.config for run in todo], address):
         parent = Parent(plan)
         status = "FAILED"
         try:

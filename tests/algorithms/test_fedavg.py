@@ -7,12 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl.fleet.base import Spec, Streams
-from rayfl.fleet.executor import Holdings
-from rayfl.fleet.inline import InlineFleet
 from rayfl.learn.training import Participation
-from rayfl.protocol import Client, Out
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
+from tests.algorithms.toys import fleet_of, leave
 
 FIRST = {"model": {"name": "cnn4", "widths": [8, 8]}, "training": {"layout": "channels_first"}}
 REACHED = {"model": "tests.models.shrinking:Shrinking", "training": {"kernels": "reached"}}
@@ -28,34 +25,6 @@ ROWS = [
     Row("fedavg_reached", {"name": "fedavg"}, config=REACHED),
     Row("fedavg_channels_first", {"name": "fedavg"}, config=FIRST),
 ]
-
-
-class NoLearner:
-    """Stands in where no network is needed."""
-
-    def __init__(self) -> None:
-        from rayfl.learn.learner import Passes
-
-        self.passes = Passes()
-
-    def seed(self, rng: np.random.Generator) -> None:
-        rng.integers(2)
-
-
-def fleet_of(sizes: list[int]) -> InlineFleet:
-    """A fleet whose client k owns sizes[k] samples."""
-    total = sum(sizes)
-    holdings = Holdings(
-        np.zeros((total, 1, 1, 1), np.uint8),
-        np.zeros(total, np.int64),
-        np.arange(total),
-        np.cumsum([0, *sizes]),
-    )
-    return InlineFleet(Spec(NoLearner, Streams(0), cohort=len(sizes)), holdings)  # type: ignore[arg-type]
-
-
-def leave(client: Client, *, models: dict[int, list[float]]) -> Out:
-    return Out({"n": len(client)}, update=np.array(models[client.id], np.float32))
 
 
 def test_average_is_weighted_by_size() -> None:

@@ -20,15 +20,15 @@ from rayfl.algorithms.parts.dawid_skene_weighting import DawidSkeneWeighting, vo
 from rayfl.algorithms.parts.weighting import BySize
 from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
-from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Replies, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedavg import leave
-from tests.algorithms.test_scaffold import toy_fleet
+from tests.algorithms.toys import leave, toy_fleet
 
 PUBLIC = {"split": {"public": 0.2}}
 PAPER = Path(__file__).parents[2] / "configs" / "paper"

@@ -96,14 +96,14 @@ def test_what_the_papers_settings_drop(noise: dict[str, Any], dropped: int, tmp_
 
 
 def test_the_kind_of_noise_does_not_matter_to_an_oracle(tmp_path: Path) -> None:
-    noises = [
-        {"name": "symmetric", "rate": RAMP},
-        {"name": "asymmetric", "pairs": "previous", "rate": RAMP},
-    ]
+    noises = {
+        "symmetric": {"name": "symmetric", "rate": RAMP},
+        "asymmetric": {"name": "asymmetric", "pairs": "previous", "rate": RAMP},
+    }
     runs = [
-        run_toy(toy(tmp_path, "oracle", noise=noise), directory=noise["name"])[0]
-        for noise in noises
-    ]  # type: ignore[arg-type]
+        run_toy(toy(tmp_path, "oracle", noise=noise), directory=name)[0]
+        for name, noise in noises.items()
+    ]
     assert runs[0].sha256 == runs[1].sha256
     assert [r["metrics"] for r in runs[0].history] == [r["metrics"] for r in runs[1].history]
 

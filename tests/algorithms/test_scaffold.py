@@ -12,17 +12,20 @@ import torch
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.algorithms.parts.weighting import Equal, Weighting
-from rayfl.algorithms.scaffold import Controlled, Scaffold, momentum_sum, move
+from rayfl.algorithms.scaffold import Controlled, Scaffold, momentum_sum, step_server
 from rayfl.component import component
-from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
-from rayfl.federation.scenario import open_federation
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import ClientId, Fleet, Replies
-from rayfl.run.assembly import holdings_of, spec_of
-from rayfl.run.engine import initial
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedprox import fleet_of_numbers, minimise, number, played, quadratic
+from tests.algorithms.toys import (
+    fleet_of_numbers,
+    minimise,
+    number,
+    played,
+    quadratic,
+    toy_fleet,
+)
 
 PUBLIC = {"split": {"public": 0.2}}
 BATCHNORM = {"model": {"name": "cnn4", "widths": [4, 8], "track_running_stats": True}}
@@ -217,18 +220,10 @@ def test_the_server_steps_by_eta_g(eta_g: float, monkeypatch: pytest.MonkeyPatch
 def test_the_server_averages_batchnorm_statistics() -> None:
     x, y = np.zeros(3, np.float32), np.array([1.0, 2.0, 5.0], np.float32)
     c, dc = np.ones(2, np.float32), np.array([4.0, 8.0], np.float32)
-    update = move(None, x=x, y=y, c=c, dc=dc, eta_g=3.0, share=0.5).update  # type: ignore[arg-type]
+    update = step_server(None, x=x, y=y, c=c, dc=dc, eta_g=3.0, share=0.5).update  # type: ignore[arg-type]
     assert isinstance(update, dict)
     assert update["w"].tolist() == [3.0, 6.0, 5.0]
     assert update["c"].tolist() == [3.0, 5.0]
-
-
-def toy_fleet(config: Config) -> InlineFleet:
-    """The toy federation in this process."""
-    dataset, scenario = open_federation(config, config.seeds_for("data"))
-    return InlineFleet(
-        spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
-    )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +237,7 @@ def test_c_is_the_mean_of_all_clients(settings: dict[str, str], tmp_path: Path) 
     )
     config = toy_config(row, tmp_path)
     fleet, method = toy_fleet(config), config.method
-    state = method.init(fleet, fleet.serve(initial))
+    state = method.init(fleet, fleet.initial())
     for fleet.round in range(3):
         state = method.round(state, fleet, fleet.round)
         refs = [fleet.state(client, "c") for client in fleet.clients]

@@ -13,7 +13,7 @@ from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import Client, Out
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.test_fedavg import fleet_of
+from tests.algorithms.toys import fleet_of
 
 TASKS: dict[str, Any] = {"partition": {"name": "tasks", "tasks": [[0, 1], [2, 3]]}}
 
@@ -22,6 +22,7 @@ ROWS = [
         "single_global",
         {"name": "single_global"},
         config=TASKS,
+        untried={"odd federation": "a partition of its own"},
         # Users of different tasks pull the one model apart: that it stays behind is the point of
         # this baseline.
         floor=0.7,
@@ -30,8 +31,8 @@ ROWS = [
 ]
 
 
-def constant(client: Client, *, w: Any) -> Out:
-    return Out({"n": len(client)}, update=np.array([1.0 if client.id == 0 else 3.0], np.float32))
+def constant(client: Client, *, w: Any, method: SingleGlobal) -> Out:
+    return Out(update=np.array([1.0 if client.id == 0 else 3.0], np.float32))
 
 
 @pytest.mark.parametrize("sizes", [[1, 1], [100, 300], [999, 1]])
@@ -39,7 +40,7 @@ def test_sizes_do_not_weigh(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("rayfl.algorithms.fedavg.train", constant)
     fleet, method = fleet_of(sizes), SingleGlobal()
     state = method.round(method.init(fleet, fleet.put(np.zeros(1, np.float32))), fleet, 0)
-    assert fleet.get(method.model(state)).tolist() == [2.0]
+    assert fleet.get(method.model(state, fleet)).tolist() == [2.0]
 
 
 def test_model_is_that_of_federated_averaging_with_equal_weights(tmp_path: Path) -> None:
@@ -53,11 +54,11 @@ def test_model_is_that_of_federated_averaging_with_equal_weights(tmp_path: Path)
 
 def test_one_evaluation_serves_all_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    start = InlineFleet.start_errand
+    start_errand = InlineFleet.start_errand
 
     def counted(fleet: InlineFleet, phase: Any, each: Any, *more: Any, **shared: Any) -> Any:
         asked.append([task["w"] for task in each.values()])
-        return start(fleet, phase, each, *more, **shared)
+        return start_errand(fleet, phase, each, *more, **shared)
 
     monkeypatch.setattr(InlineFleet, "start_errand", counted)
     run_toy(shortened(toy_config(ROWS[0], tmp_path), 2))

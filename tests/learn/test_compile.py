@@ -13,8 +13,7 @@ from torch import nn
 
 from rayfl.learn.fit import fit, outputs
 from rayfl.learn.resident import Resident
-from tests.learn.test_reached import IMAGE, shrinking_net
-from tests.learn.toys import client, conv_net, learner
+from tests.learn.toys import IMAGE, client, conv_net, learner, shrinking_net
 
 pytestmark = [
     pytest.mark.slow,

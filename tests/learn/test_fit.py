@@ -41,7 +41,7 @@ def start(build: Callable[[], nn.Module] = linear_net) -> Any:
     return Resident(build(), torch.device("cpu")).dump()
 
 
-# -- batches ---------------------------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 3))
@@ -141,7 +141,7 @@ def test_a_device_is_given_the_samples_that_lie_in_memory(
         assert mine.dtype == theirs.dtype
 
 
-# -- fit -------------------------------------------------------------------------------------------------------------
+# -- fit -------------------------------------------------------------------------------------------
 
 
 def test_fit_is_plain_sgd() -> None:
@@ -322,7 +322,7 @@ def test_settings_of_a_visit_replace_those_of_the_run() -> None:
     assert place.passes.take() == (10, 10)
 
 
-# -- without gradients -----------------------------------------------------------------------------------------------
+# -- without gradients -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 50])

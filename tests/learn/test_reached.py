@@ -21,28 +21,10 @@ from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.tapwise import Taps
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Client
-from tests.learn.toys import client, seeded
+from tests.learn.toys import IMAGE, client, seeded, shrinking_net
 
 CPU = torch.device("cpu")
 LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
-IMAGE = (8, 8, 2)
-
-
-def shrinking_net() -> nn.Module:
-    """8 x 8 images become single pixels: of the third kernel four taps are reached, of the fourth
-    one."""
-    return seeded(
-        lambda: nn.Sequential(
-            *(
-                nn.Conv2d(2, 4, 3, stride=2, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
-            ),
-            # A bias ahead of batch norm has no slope but rounding, which Adam would make large.
-            *(nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, stride=2, padding=1), nn.ReLU()),
-            *(nn.Conv2d(6, 8, 3, padding=1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)),
-        )
-    )
 
 
 def shown(net: nn.Module) -> list[tuple[int, int]]:
@@ -57,7 +39,7 @@ def learner(kernels: str, build: Callable[[], nn.Module] = shrinking_net, **more
     return Learner(build, LocalTraining.model_validate(settings), Normalisation(), "cpu", 16, IMAGE)
 
 
-# -- one convolution -------------------------------------------------------------------------------------------------
+# -- one convolution -------------------------------------------------------------------------------
 
 AXIS = st.tuples(
     st.integers(1, 5), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 7)
@@ -134,7 +116,7 @@ def test_what_is_mostly_padding_is_computed_tap_by_tap(
     assert (len(found.taps) if isinstance(found, Taps) else 0) == taps
 
 
-# -- networks --------------------------------------------------------------------------------------------------------
+# -- networks --------------------------------------------------------------------------------------
 
 
 class Twice(nn.Module):

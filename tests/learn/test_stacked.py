@@ -98,7 +98,7 @@ def both(
     return alone, fit_together(places[1], clients(places[1]), wishes), places[0]
 
 
-# -- the same as alone -----------------------------------------------------------------------------------------------
+# -- the same as alone -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_stack_is_kept_and_grows() -> None:
     assert len(stacked.stack_for(place, 3).parameters) == 5
 
 
-# -- what can be stacked ---------------------------------------------------------------------------------------------
+# -- what can be stacked ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_forward_and_gradient_are_those_of_every_copy(build: Build) -> None:
         torch.testing.assert_close(stack.gradient[k], resident.gradient, rtol=1e-4, atol=1e-4)
 
 
-# -- batches of different lengths ------------------------------------------------------------------------------------
+# -- batches of different lengths ------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))

@@ -36,6 +36,27 @@ def conv_net(classes: int = 3) -> nn.Module:
     )
 
 
+IMAGE = (8, 8, 2)
+"""What `shrinking_net` looks at."""
+
+
+def shrinking_net() -> nn.Module:
+    """8 x 8 images become single pixels: of the third kernel four taps are reached, of the fourth
+    one."""
+    return seeded(
+        lambda: nn.Sequential(
+            *(
+                nn.Conv2d(2, 4, 3, stride=2, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
+            ),
+            # A bias ahead of batch norm has no slope but rounding, which Adam would make large.
+            *(nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3, stride=2, padding=1), nn.ReLU()),
+            *(nn.Conv2d(6, 8, 3, padding=1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)),
+        )
+    )
+
+
 def linear_net() -> nn.Module:
     return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 3)))
 
