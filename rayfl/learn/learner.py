@@ -145,7 +145,7 @@ class Learner:
         if self.training.compile != "never":
             # A count is no part of what is compiled. Not asked for otherwise: it imports the
             # compiler, which takes seconds.
-            hook = torch.compiler.disable(count)
+            hook = torch.compiler.disable(count)  # type: ignore[no-untyped-call]
         for entrance in entrances(net):
             entrance.register_forward_pre_hook(hook)
 
