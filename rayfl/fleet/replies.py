@@ -42,13 +42,15 @@ class Mean:
     def grid(self) -> Grid:
         """On which the sum is exact, by the largest value of every update."""
         bound = sum(
-            weight * self._done(update).peaks[self.key] for update, weight in self.weights.items()
+            weight * self.maps[number].done[client].peaks[self.key]
+            for (number, client), weight in self.weights.items()
         )
         return Grid.bounded(bound, len(self.weights))
 
     @cached_property
     def nbytes(self) -> int:
-        return self._done(next(iter(self.weights))).update_bytes[self.key]
+        number, client = next(iter(self.weights))
+        return self.maps[number].done[client].update_bytes[self.key]
 
     @cached_property
     def total(self) -> float:
@@ -64,9 +66,6 @@ class Mean:
     def map_number(self) -> int | None:
         """The map that all updates are of; None if they are of several."""
         return next(iter(self.maps)) if len(self.maps) == 1 else None
-
-    def _done(self, update: UpdateId) -> Done:
-        return self.maps[update.number].done[update.client]
 
 
 class HeldReplies(Replies):
@@ -91,15 +90,14 @@ class HeldReplies(Replies):
 
     def mean(self, weights: Mapping[ClientId, float], key: str = "w") -> Ref:
         chosen = self.checked_weights(weights)
-        ids = {client: self._id_of(client) for client in chosen}
-        numbers = {update.number for update in ids.values()}
-        return self._fleet.reduce(
-            Mean(
-                key,
-                {ids[client]: weight for client, weight in chosen.items()},
-                {made.number: made for made in self._maps if made.number in numbers},
-            )
-        )
+        shares: dict[UpdateId, float] = {}
+        for finished in self._maps:
+            for client, weight in chosen.items():
+                if client in finished.done:
+                    shares[UpdateId(finished.number, client)] = weight
+        numbers = {number for number, _ in shares}
+        maps = {made.number: made for made in self._maps if made.number in numbers}
+        return self._fleet.reduce(Mean(key, shares, maps))
 
     def ref(self, client: ClientId, key: str = "w") -> Ref:
         """One client's update: the mean of one is that one, bit for bit."""
@@ -108,17 +106,14 @@ class HeldReplies(Replies):
     def examine(self, phase: Phase, **inputs: Any) -> dict[ClientId, Report]:
         # Negative ids are the server's: it draws from its own streams, one for every update.
         fleet = self._fleet
-        tasks = {self._id_of(client): Task(-1 - client, fleet.round, {}, {}) for client in self}
+        tasks = {
+            UpdateId(finished.number, client): Task(-1 - client, fleet.round, {}, {})
+            for finished in self._maps
+            for client in finished.done
+        }
         maps = {finished.number: finished for finished in self._maps}
         done = fleet.examine(phase, tasks, inputs, maps)
         outcomes = sorted(done, key=lambda outcome: outcome.client)
         fleet.refuse_errors(outcomes)
         fleet.account_server(outcomes)
         return {outcome.client: outcome.report for outcome in outcomes}
-
-    def _id_of(self, client: ClientId) -> UpdateId:
-        """Whose map it was."""
-        for finished in self._maps:
-            if client in finished.done:
-                return UpdateId(finished.number, client)
-        raise KeyError(client)
