@@ -52,7 +52,7 @@ def command(*beginning: str) -> str:
     return found
 
 
-# -- what the programs take ------------------------------------------------------------------------------------------
+# -- what the programs take ----------------------------------------------------------------------
 
 
 def refuse_unknown(group: click.Command, words: list[str]) -> None:
@@ -170,7 +170,7 @@ def test_the_upload_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "upload.zip").stat().st_size < 20 << 20
 
 
-# -- Slurm and Kubernetes, as far as they can be read ----------------------------------------------------------------
+# -- Slurm and Kubernetes, as far as they can be read --------------------------------------------
 
 SBATCH = {
     "job-name",
@@ -269,7 +269,7 @@ def test_the_image_has_the_ray_of_the_manifest_and_the_tree_of_the_project() -> 
     assert command("git archive") == text.splitlines()[0].removeprefix("# ")
 
 
-# -- two machines ----------------------------------------------------------------------------------------------------
+# -- two machines --------------------------------------------------------------------------------
 
 HEAD, WORKER = "10.0.0.1", "10.0.0.2"
 

@@ -105,7 +105,7 @@ def test_one_within_another_is_the_same(fake: Ray) -> None:
     assert [step for step, _ in fake.steps] == ["local", "shutdown"]
 
 
-# -- a Ray of our own ------------------------------------------------------------------------------
+# -- a Ray of our own ----------------------------------------------------------------------------
 
 
 @pytest.fixture
