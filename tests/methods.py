@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rayfl.component import component
 from rayfl.errors import ConfigError
-from rayfl.learn.fit import fit
+from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.protocol import Algorithm, Client, ClientId, Fleet, Out, Ref, Vector
 
 
@@ -25,9 +25,9 @@ def note_round(client: Client, *, t: int) -> Out:
     return Out(state={"seen": np.array([t])})
 
 
-def move(client: Client, *, w: Vector, bad: tuple[int, ...]) -> Out:
+def move(client: Client, *, w: Vector, bad: tuple[int, ...]) -> Fitting[Out]:
     """One visit; the update of the bad ones is not a number."""
-    trained = fit(client, w)
+    trained = (yield Fit(w)).weights
     return Out({}, np.full_like(trained, np.nan) if client.id in bad else trained)
 
 
@@ -71,7 +71,7 @@ class Odd(Algorithm):
         fleet.leave("rounds", np.arange(t + 1))
         return Kept(got.mean(dict.fromkeys(got, 1.0)), (*state.rounds, t))
 
-    def model(self, state: Kept, client: ClientId | None = None) -> Ref:
+    def model(self, state: Kept, fleet: Fleet, client: ClientId | None = None) -> Ref:
         return state.model
 
 
@@ -92,8 +92,9 @@ class Deciding(Odd):
         return state
 
 
-def own_model(client: Client, *, w: Vector) -> Out:
-    return Out(state={"w": fit(client, w)})
+def own_model(client: Client, *, w: Vector) -> Fitting[Out]:
+    trained = yield Fit(w)
+    return Out(state={"w": trained.weights})
 
 
 @component
@@ -109,7 +110,7 @@ class Personal(Odd):
     def round(self, state: Any, fleet: Fleet, t: int) -> Any:
         return state
 
-    def model(self, state: Any, client: ClientId | None = None) -> Ref:
+    def model(self, state: Any, fleet: Fleet, client: ClientId | None = None) -> Ref:
         found: Ref = state[client]
         return found
 

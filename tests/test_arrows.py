@@ -168,7 +168,7 @@ def test_heavy_libraries_wait_for_their_use(module: str, library: str) -> None:
     assert not [name for name in names if name.split(".")[0] == library]
 
 
-# -- sizes -----------------------------------------------------------------------------------------------------------
+# -- sizes -----------------------------------------------------------------------------------------
 
 
 def code_lines(source: str) -> set[int]:

@@ -62,7 +62,12 @@ def agglomerate(distances: ArrayLike, linkage: Linkage = "average") -> Floats:
         low, high = divmod(int(gaps.argmin()), users)
         pair = sorted((names[low], names[high]))
         merges[step] = [*pair, gaps[low, high], sizes[low] + sizes[high]]
-        merged = update(gaps[low], gaps[high], sizes[low], sizes[high])
+        merged = update(
+            gaps[low],
+            gaps[high],
+            sizes[low],
+            sizes[high],
+        )
         merged[[low, high]] = np.inf
         gaps[low] = merged
         gaps[:, low] = merged
@@ -156,7 +161,14 @@ def spectral(
         raise DataError(broken("affinities are not negative", weights.min(), "Shift or clip them."))
     _check_clusters(clusters, len(weights))
     rows = embed_spectrally(weights, clusters)
-    return number_by_first_member(k_means(rows, clusters, rng, restarts))
+    return number_by_first_member(
+        k_means(
+            rows,
+            clusters,
+            rng,
+            restarts,
+        )
+    )
 
 
 def embed_spectrally(affinity: Floats, dimension: int) -> Floats:
@@ -185,7 +197,12 @@ def embed_spectrally(affinity: Floats, dimension: int) -> Floats:
     return np.asarray(rows)
 
 
-def k_means(points: Floats, clusters: int, rng: np.random.Generator, restarts: int = 10) -> Ints:
+def k_means(
+    points: Floats,
+    clusters: int,
+    rng: np.random.Generator,
+    restarts: int = 10,
+) -> Ints:
     """The labels of the lowest sum of squares over several runs of Lloyd's algorithm from
     k-means++ seeds.
 
@@ -335,7 +352,12 @@ def _check_symmetric(matrix: ArrayLike, what: str) -> Floats:
     if values.ndim != 2 or values.shape[0] != values.shape[1] or not len(values):
         raise DataError(broken(f"{what} are a non-empty square matrix", values.shape))
     finite = np.isfinite(values).all()
-    if not finite or not np.allclose(values, values.T, rtol=1e-9, atol=1e-12):
+    if not finite or not np.allclose(
+        values,
+        values.T,
+        rtol=1e-9,
+        atol=1e-12,
+    ):
         raise DataError(broken(f"{what} are finite and symmetric", "a matrix that is not"))
     return values
 

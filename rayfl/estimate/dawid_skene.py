@@ -136,13 +136,28 @@ class DawidSkene(Fitted):
         answers, classes = _check_votes(votes, self.classes)
         annotators = answers.shape[1]
         onehot = encode_votes(answers, classes)
-        posterior = _start_posterior(onehot, annotators, classes, self.init)
-        parameters = estimate_confusions(onehot, posterior, annotators, self.smooth)
+        posterior = _start_posterior(
+            onehot,
+            annotators,
+            classes,
+            self.init,
+        )
+        parameters = estimate_confusions(
+            onehot,
+            posterior,
+            annotators,
+            self.smooth,
+        )
         log_likelihoods: list[float] = []
         deltas: list[float] = []
         while len(deltas) < self.iterations and not self._at_rest(deltas):
             found, log_likelihood = self._infer(onehot, parameters)
-            parameters = estimate_confusions(onehot, found, annotators, self.smooth)
+            parameters = estimate_confusions(
+                onehot,
+                found,
+                annotators,
+                self.smooth,
+            )
             log_likelihoods.append(log_likelihood)
             deltas.append(float(np.abs(found - posterior).max(initial=0.0)))
             posterior = found
@@ -322,7 +337,12 @@ def encode_votes(votes: Ints, classes: int) -> sparse.csr_array:
     return sparse.csr_array((said, columns, starts), shape=(items, annotators * classes))
 
 
-def _start_posterior(onehot: sparse.csr_array, annotators: int, classes: int, init: str) -> Floats:
+def _start_posterior(
+    onehot: sparse.csr_array,
+    annotators: int,
+    classes: int,
+    init: str,
+) -> Floats:
     """Vote shares plus 1e-10 (soft), or the majority vote (hard); uniform for an item without
     votes."""
     votes = onehot @ np.tile(np.eye(classes), (annotators, 1))

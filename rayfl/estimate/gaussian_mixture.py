@@ -110,7 +110,12 @@ class GaussianMixture:
         return max(found, key=lambda fit: fit.log_likelihood)
 
     def _fit_once(self, points: Floats, rng: np.random.Generator) -> MixtureFit:
-        groups = k_means(points, self.components, rng, restarts=1)
+        groups = k_means(
+            points,
+            self.components,
+            rng,
+            restarts=1,
+        )
         state = self._maximise(points, np.eye(self.components)[groups])
         previous = -np.inf
         n_iter = 0
@@ -126,7 +131,13 @@ class GaussianMixture:
         state = Components(*(part[order] for part in state))
         # A last step gives what belongs to the parameters that are returned.
         responsibilities, bound = _infer_shares(points, state)
-        return MixtureFit(responsibilities, *state, bound, n_iter, converged)
+        return MixtureFit(
+            responsibilities,
+            *state,
+            bound,
+            n_iter,
+            converged,
+        )
 
     def _maximise(self, points: Floats, responsibilities: Floats) -> Components:
         """The M-step."""
@@ -135,7 +146,12 @@ class GaussianMixture:
         weights = mass / mass.sum()
         spreads = [
             self._spread(points - mean, share, total)
-            for mean, share, total in zip(means, responsibilities.T, mass, strict=True)
+            for mean, share, total in zip(
+                means,
+                responsibilities.T,
+                mass,
+                strict=True,
+            )
         ]
         return Components(weights, means, np.stack(spreads))
 

@@ -147,7 +147,12 @@ class LossMixture:
         """The components of every client, its steps, and whether it converged."""
         clients = groups.lengths.size
         start = split_by_means(values, groups)
-        state = _estimate_gaussians(values, start, groups, self.reg_covar)
+        state = _estimate_gaussians(
+            values,
+            start,
+            groups,
+            self.reg_covar,
+        )
         previous = np.full(clients, -np.inf)
         n_iter = np.zeros(clients, dtype=np.int64)
         converged = np.zeros(clients, dtype=bool)
@@ -155,7 +160,12 @@ class LossMixture:
         while (active := ~converged & (n_iter < self.max_iter)).any():
             part, members = groups.select(active)
             lower, bound = infer_clean(values[members], state.select(active), part)
-            moved = _estimate_gaussians(values[members], lower, part, self.reg_covar)
+            moved = _estimate_gaussians(
+                values[members],
+                lower,
+                part,
+                self.reg_covar,
+            )
             state = state.replaced(active, moved)
             converged[active] = np.abs(bound - previous[active]) < self.tol
             previous[active] = bound
@@ -237,8 +247,18 @@ def infer_clean(values: Floats, state: Gaussians, groups: Groups) -> tuple[Float
     >>> infer_clean(np.array([0.1, 0.3, 0.4]), state, Groups.of(np.array([3])))[0].round(6).tolist()
     [0.996311, 0.75, 0.093097]
     """
-    lower = _log_density(values, state, 0, groups)
-    upper = _log_density(values, state, 1, groups)
+    lower = _log_density(
+        values,
+        state,
+        0,
+        groups,
+    )
+    upper = _log_density(
+        values,
+        state,
+        1,
+        groups,
+    )
     gap = upper - lower
     # exp of the negative distance never overflows; the same term serves the posterior and the
     # log-likelihood.
@@ -248,7 +268,12 @@ def infer_clean(values: Floats, state: Gaussians, groups: Groups) -> tuple[Float
     return posterior, groups.mean(log_likelihood)
 
 
-def _log_density(values: Floats, state: Gaussians, component: int, groups: Groups) -> Floats:
+def _log_density(
+    values: Floats,
+    state: Gaussians,
+    component: int,
+    groups: Groups,
+) -> Floats:
     """log pi_c + log N(l; mu_c, s_c) for every sample."""
     weight, mean, variance = (part[:, component] for part in state)
     constant = np.log(weight) - 0.5 * (LOG_2PI + np.log(variance))
@@ -257,11 +282,20 @@ def _log_density(values: Floats, state: Gaussians, component: int, groups: Group
 
 
 def _estimate_gaussians(
-    values: Floats, lower: Floats, groups: Groups, reg_covar: float
+    values: Floats,
+    lower: Floats,
+    groups: Groups,
+    reg_covar: float,
 ) -> Gaussians:
     """The M-step: parameters from the posteriors of component 0."""
     parts = [
-        _measure_moments(values, posterior, groups, reg_covar) for posterior in (lower, 1.0 - lower)
+        _measure_moments(
+            values,
+            posterior,
+            groups,
+            reg_covar,
+        )
+        for posterior in (lower, 1.0 - lower)
     ]
     columns = zip(*parts, strict=True)
     mass, means, variances = (np.stack(column, axis=1) for column in columns)
@@ -269,7 +303,10 @@ def _estimate_gaussians(
 
 
 def _measure_moments(
-    values: Floats, posterior: Floats, groups: Groups, reg_covar: float
+    values: Floats,
+    posterior: Floats,
+    groups: Groups,
+    reg_covar: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Mass, mean and variance of one component in every client."""
     # A component that died keeps a mass to divide by, as in scikit-learn.
@@ -285,7 +322,12 @@ def split_by_means(values: Floats, groups: Groups) -> Floats:
     convergence."""
     low = np.minimum.reduceat(values, groups.starts)
     high = np.maximum.reduceat(values, groups.starts)
-    lower = _find_lower(values, groups, low, high)
+    lower = _find_lower(
+        values,
+        groups,
+        low,
+        high,
+    )
     # The bound is far above what Lloyd's steps need; it rules out an endless swing between
     # roundings.
     for _ in range(1000):
@@ -294,14 +336,24 @@ def split_by_means(values: Floats, groups: Groups) -> Floats:
         above = groups.sum(np.where(lower, 0.0, values))
         low = below / np.maximum(count, 1.0)
         high = above / np.maximum(groups.lengths - count, 1.0)
-        moved = _find_lower(values, groups, low, high)
+        moved = _find_lower(
+            values,
+            groups,
+            low,
+            high,
+        )
         if np.array_equal(moved, lower):
             break
         lower = moved
     return lower.astype(np.float64)
 
 
-def _find_lower(values: Floats, groups: Groups, low: Floats, high: Floats) -> Bools:
+def _find_lower(
+    values: Floats,
+    groups: Groups,
+    low: Floats,
+    high: Floats,
+) -> Bools:
     """Which samples are at least as near to the lower centre as to the upper one."""
     # Two differences, not a midpoint: between neighbouring floats a midpoint rounds onto one of
     # them.

@@ -18,7 +18,12 @@ BLOCK = 1024
 """Points whose distances to all others are held at a time."""
 
 
-def vote_labels(features: ArrayLike, labels: ArrayLike, k: int = 10, itself: bool = True) -> Ints:
+def vote_labels(
+    features: ArrayLike,
+    labels: ArrayLike,
+    k: int = 10,
+    itself: bool = True,
+) -> Ints:
     """yhat, the label that the k nearest points give each point; ties go to the smaller label.
 
     Distances are Euclidean; of equally distant points the first in order is nearer. Fewer than k
@@ -53,7 +58,10 @@ def vote_labels(features: ArrayLike, labels: ArrayLike, k: int = 10, itself: boo
 
 
 def measure_disagreement(
-    features: ArrayLike, labels: ArrayLike, k: int = 10, itself: bool = True
+    features: ArrayLike,
+    labels: ArrayLike,
+    k: int = 10,
+    itself: bool = True,
 ) -> float:
     """nu, the share of points whose neighbours give them another label; 0 without points.
 
@@ -77,7 +85,17 @@ def measure_disagreement(
     given = np.asarray(labels)
     if not given.size:
         return 0.0
-    return float((vote_labels(features, labels, k, itself) != given).mean())
+    return float(
+        (
+            vote_labels(
+                features,
+                labels,
+                k,
+                itself,
+            )
+            != given
+        ).mean()
+    )
 
 
 def _find_nearest(points: Floats, k: int, itself: bool) -> Ints:

@@ -240,18 +240,40 @@ def _scale_rows(rows: Floats, degenerate: float) -> Floats:
     """Each row scaled to [0, 1] by its finite entries; `degenerate` where they do not differ or are
     none."""
     known = np.isfinite(rows)
-    low = _reduce_known(np.minimum, rows, known, np.inf)
-    high = _reduce_known(np.maximum, rows, known, -np.inf)
+    low = _reduce_known(
+        np.minimum,
+        rows,
+        known,
+        np.inf,
+    )
+    high = _reduce_known(
+        np.maximum,
+        rows,
+        known,
+        -np.inf,
+    )
     spread = high > low
     start = np.where(spread, low, 0.0)
     span = np.where(spread, high - start, 1.0)
     return np.where(known & spread, (rows - start) / span, degenerate)
 
 
-def _reduce_known(extreme: np.ufunc, rows: Floats, known: Bools, none: float) -> Floats:
+def _reduce_known(
+    extreme: np.ufunc,
+    rows: Floats,
+    known: Bools,
+    none: float,
+) -> Floats:
     """The smallest or largest known entry of each row."""
     entries = np.where(known, rows, none)
-    return np.asarray(extreme.reduce(entries, axis=1, keepdims=True, initial=none))
+    return np.asarray(
+        extreme.reduce(
+            entries,
+            axis=1,
+            keepdims=True,
+            initial=none,
+        )
+    )
 
 
 def _list_candidates(target: int, clients: int, eligible: ArrayLike | None) -> Ints:

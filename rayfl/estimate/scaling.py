@@ -37,7 +37,14 @@ def average_by_class(values: ArrayLike, labels: ArrayLike, classes: int) -> Floa
     sums = np.bincount(given, numbers, classes)
     counts = np.bincount(given, minlength=classes)
     means = np.full(classes, np.nan)
-    return np.asarray(np.divide(sums, counts, out=means, where=counts > 0))
+    return np.asarray(
+        np.divide(
+            sums,
+            counts,
+            out=means,
+            where=counts > 0,
+        )
+    )
 
 
 def fill_and_scale(matrix: ArrayLike) -> Floats:

@@ -142,13 +142,24 @@ def relevance(
     return np.asarray(np.where((count > 0) & ~hollow, mean, 0.0))
 
 
-def _compare_across(left: Spectra, right: Spectra, q: int, rank: Rank, threshold: float) -> Floats:
+def _compare_across(
+    left: Spectra,
+    right: Spectra,
+    q: int,
+    rank: Rank,
+    threshold: float,
+) -> Floats:
     """r(k, j) of every user k on the left along the top q directions of every user j on the
     right."""
     along = energies(left.covariances, right.vectors[:, :, :q])
     leading = left.values[:, None, : along.shape[2]]
     values = np.broadcast_to(leading, along.shape)
-    return relevance(values, along, rank, threshold)
+    return relevance(
+        values,
+        along,
+        rank,
+        threshold,
+    )
 
 
 def pairwise_relevance(
@@ -170,11 +181,18 @@ def pairwise_relevance(
 
     Examples
     --------
-    >>> pairwise_relevance(spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])).round(6).tolist()
+    >>> users = spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])
+    >>> pairwise_relevance(users).round(6).tolist()
     [[1.0, 0.696884], [0.46479, 1.0]]
     """
     # One's own directions give one up to rounding; the diagonal is made exact.
-    matrix = _compare_across(users, users, q, rank, threshold)
+    matrix = _compare_across(
+        users,
+        users,
+        q,
+        rank,
+        threshold,
+    )
     np.fill_diagonal(matrix, 1.0)
     return matrix
 
@@ -198,10 +216,16 @@ def similarity_matrix(
 
     Examples
     --------
-    >>> similarity_matrix(spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])).round(6).tolist()
+    >>> users = spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])
+    >>> similarity_matrix(users).round(6).tolist()
     [[1.0, 0.25], [0.25, 1.0]]
     """
-    matrix = pairwise_relevance(users, q, rank, threshold)
+    matrix = pairwise_relevance(
+        users,
+        q,
+        rank,
+        threshold,
+    )
     return np.asarray((matrix + matrix.T) / 2)
 
 
@@ -219,8 +243,20 @@ def similarity_between(
     >>> similarity_between(a, b, q=2).round(6).tolist()
     [[0.25]]
     """
-    there = _compare_across(left, right, q, rank, threshold)
-    back = _compare_across(right, left, q, rank, threshold)
+    there = _compare_across(
+        left,
+        right,
+        q,
+        rank,
+        threshold,
+    )
+    back = _compare_across(
+        right,
+        left,
+        q,
+        rank,
+        threshold,
+    )
     return np.asarray((there + back.T) / 2)
 
 

@@ -42,7 +42,9 @@ class Frozen:
     def __init__(self, client: Trainee, w: Vector, name: str = "frozen") -> None:
         self._name = _check_name(name)
         self._loads = _loads_of(client.learner)
-        self._loads[name] = self._load = self._loads.get(name, 0) + 1
+        # A second copy of this name would take the first one's network without a word.
+        self._load = self._loads.get(name, 0) + 1
+        self._loads[name] = self._load
         self.resident = client.learner.resident(w, name)
         self.resident.net.eval()
 
@@ -132,6 +134,7 @@ class Ema(Frozen):
         decay = self.decay(self.steps) if callable(self.decay) else self.decay
         own.parameters.lerp_(student.parameters, 1 - decay)
         if self.statistics == "student":
+            # Behind the parameters lie what is frozen and the floating-point buffers.
             rest = slice(own.n_parameters, None)
             own.flat[rest] = student.flat[rest]
         self.steps += 1

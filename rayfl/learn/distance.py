@@ -41,7 +41,12 @@ class Distance:
         return math.sqrt(math.fsum(gap**2 for gap in self.by_tensor.values()))
 
 
-def measure_distance(network: Resident, a: Vector, b: Vector, statistics: bool = True) -> Distance:
+def measure_distance(
+    network: Resident,
+    a: Vector,
+    b: Vector,
+    statistics: bool = True,
+) -> Distance:
     """The distance of two models of one network, in float64.
 
     Parameters
@@ -61,6 +66,7 @@ def measure_distance(network: Resident, a: Vector, b: Vector, statistics: bool =
         raise DataError(broken(rule, f"{len(a)} and {len(b)}"))
     gaps = {}
     for name, span in name_spans(network, statistics).items():
+        # Late in a run the numbers are large beside their differences.
         difference = a[span].astype(np.float64) - b[span]
         gaps[name] = float(np.linalg.norm(difference))
     return Distance(gaps)
@@ -79,5 +85,6 @@ def name_spans(network: Resident, statistics: bool = True) -> dict[str, slice]:
     names = {id(parameter): name for name, parameter in network.net.named_parameters()}
     if statistics:
         names |= {id(buffer): name for name, buffer in network.net.named_buffers()}
+    # Shared tensors have one home; counters have none.
     homes = [home for home in network.homes if id(home.tensor) in names]
     return {names[id(home.tensor)]: home.span for home in homes}

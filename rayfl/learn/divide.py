@@ -62,13 +62,25 @@ def divide(
     """
     values = np.asarray(losses, dtype=np.float64)
     if not np.isfinite(values).all():
+        # The model is broken, not its losses alone: it has no say, as in FedRN.
         unknown = np.full(len(values), np.nan)
-        return Division(unknown, np.ones(len(values), dtype=bool), separated=True, inverted=0)
+        return Division(
+            unknown,
+            np.ones(len(values), dtype=bool),
+            separated=True,
+            inverted=0,
+        )
     split = (mixture or LossMixture()).fit(values)
     likely = split.clean > threshold
     least = values.min(initial=np.inf, where=likely)
+    # A wide Gaussian is the likelier one on both sides of a narrow one.
     inverted = 0 if np.isinf(least) else int((values < least).sum())
-    return Division(split.clean, keep_some(likely), split.separated, inverted)
+    return Division(
+        split.clean,
+        keep_some(likely),
+        split.separated,
+        inverted,
+    )
 
 
 def keep_some(mask: Bools) -> Bools:

@@ -53,6 +53,8 @@ def carry_out(client: Trainee, wish: Fit) -> Trained:
     trained = Trained(course.give_weights(), steps, samples, notes.means(), memory)
     # Whoever trains next at this place uses the same networks.
     learner.forget_loaded()
+    # Else the last step's samples went back once more with the phase's own next gradient.
+    learner.passes.open = 0
     return trained
 
 

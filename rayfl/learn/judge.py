@@ -91,16 +91,32 @@ def judge(
     """
     learner = client.learner
     if view is None:
-        logits = outputs(learner, w, client.x, name=name)
+        logits = outputs(
+            learner,
+            w,
+            client.x,
+            name=name,
+        )
     else:
-        logits = _answer_views(client, w, view, name)
+        logits = _answer_views(
+            client,
+            w,
+            view,
+            name,
+        )
+    # Nobody was asked: how many classes there are, no answer says.
     if not len(client.x):
         logits = np.zeros((0, 1), np.float32)
     return Judged(logits, None if client.labels is None else client.y)
 
 
 @torch.no_grad()
-def _answer_views(client: Trainee, w: Vector, view: Augmentation, name: str) -> Vector:
+def _answer_views(
+    client: Trainee,
+    w: Vector,
+    view: Augmentation,
+    name: str,
+) -> Vector:
     """Logits of one random view of every image."""
     learner = client.learner
     net = learner.resident(w, name).net.eval()

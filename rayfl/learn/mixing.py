@@ -46,7 +46,12 @@ def draw_share(alpha: float, generator: torch.Generator, at_least_half: bool = F
     if alpha == 0:
         return 1.0
     # torch draws no beta variate from a given generator; numpy does, seeded by one draw from it
-    seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+    seed = torch.randint(
+        2**63 - 1,
+        (),
+        generator=generator,
+        device=generator.device,
+    )
     share = float(np.random.default_rng(int(seed)).beta(alpha, alpha))
     return max(share, 1 - share) if at_least_half else share
 
@@ -102,10 +107,22 @@ class Mixed:
         y
             The labels (or rows) of the batch before it was mixed.
         """
-        return blend_losses(loss, logits, y, y[self.other], self.share)
+        return blend_losses(
+            loss,
+            logits,
+            y,
+            y[self.other],
+            self.share,
+        )
 
 
-def blend_losses(loss: Losses, logits: Tensor, y: Tensor, other: Tensor, share: float) -> Tensor:
+def blend_losses(
+    loss: Losses,
+    logits: Tensor,
+    y: Tensor,
+    other: Tensor,
+    share: float,
+) -> Tensor:
     """The losses of mixed input with both of its labels, one value a sample.
 
     For cross-entropy this equals the loss with rows that are mixed alike, without one-hot rows.
@@ -123,12 +140,16 @@ def blend_losses(loss: Losses, logits: Tensor, y: Tensor, other: Tensor, share: 
     share
         lambda, the part of the first.
     """
+    # Two losses of integers cost less than one of rows, and ask for no number of classes.
     own = loss(logits, y)
     return own if share == 1 else share * own + (1 - share) * loss(logits, other)
 
 
 def mix_batch(
-    x: Tensor, alpha: float, generator: torch.Generator, at_least_half: bool = False
+    x: Tensor,
+    alpha: float,
+    generator: torch.Generator,
+    at_least_half: bool = False,
 ) -> Mixed:
     """A batch, mixed with a permutation of itself by one share.
 
@@ -178,7 +199,12 @@ def mix_rows(
         rule = f"mixup takes labels as rows of probabilities, one for each of {len(x)} inputs"
         got, remedy = f"{rows.dtype} {tuple(rows.shape)}", "Use rayfl.learn.mixing.encode_labels."
         raise DataError(broken(rule, got, remedy))
-    mixed = mix_batch(x, alpha, generator, at_least_half)
+    mixed = mix_batch(
+        x,
+        alpha,
+        generator,
+        at_least_half,
+    )
     return mixed.x, mix_inputs(rows, rows[mixed.other], mixed.share)
 
 
@@ -223,6 +249,7 @@ def average_guesses(answers: Sequence[Tensor]) -> Tensor:
         Logits (N, C) of every view, and of every network that is asked.
     """
     guesses = [logits.detach().softmax(-1) for logits in answers]
+    # Of probabilities, not of logits: a view that is sure of itself must not outvote the others.
     return torch.stack(guesses).mean(0)
 
 

@@ -97,6 +97,7 @@ def _check_places(client: Owner, among: ArrayLike | None, size: int) -> NDArray[
     if among is None:
         return np.ones(size, dtype=bool)
     places = np.asarray(among)
+    # An empty list comes as floats.
     if not places.size and places.dtype != np.bool_:
         return np.zeros(0, dtype=np.int64)
     mask = places.dtype == np.bool_ and places.shape == (size,)

@@ -49,6 +49,8 @@ class SampleStream:
     ) -> None:
         self._learner = client.learner
         self._augment = self._learner.training.augment if augment is None else augment
+        # At once: the first draw may come in the middle of a training, which draws from the
+        # client's stream too.
         self._rng = np.random.default_rng(draw_seed(client.rng))
         self._generator = torch.Generator().manual_seed(draw_seed(client.rng))
         labels = targets
@@ -57,6 +59,7 @@ class SampleStream:
         self._gather = gather_rows(self._learner, client.x, labels)
         size = len(client.x)
         self._pool = np.arange(size) if keep is None else np.flatnonzero(keep)
+        # What is left of the last turn comes before the next one is shuffled.
         self._waiting = self._pool[:0]
         self._step = 0
 
@@ -79,7 +82,15 @@ class SampleStream:
         index = self._next_places(n)
         raw, y = self._gather(index)
         x = self._learner.normalise(self._augment(raw, self._generator))
-        batch = Batch(x, raw, index, self._generator, y, self._learner, step=self._step)
+        batch = Batch(
+            x,
+            raw,
+            index,
+            self._generator,
+            y,
+            self._learner,
+            step=self._step,
+        )
         self._step += 1
         return batch
 

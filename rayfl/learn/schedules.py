@@ -34,7 +34,12 @@ def ramp_linearly(t: float, begin: float, length: float) -> float:
     return min(max((t - begin) / length, 0.0), 1.0)
 
 
-def ramp_exponentially(t: float, begin: float, end: float, sharpness: float = 5.0) -> float:
+def ramp_exponentially(
+    t: float,
+    begin: float,
+    end: float,
+    sharpness: float = 5.0,
+) -> float:
     """exp(-sharpness (1 - u)^2) with u = clip((t - begin) / (end - begin), 0, 1), the ramp of Laine
     and Aila (Temporal ensembling, ICLR 2017); FedNoRo's weight of distillation.
 
@@ -97,7 +102,12 @@ def decay_by_cosine(step: int, steps: int, cycles: float = 7 / 16) -> float:
     return math.cos(math.pi * cycles * ramp_linearly(step, 0, steps))
 
 
-def forget_rate(t: int, most: float, rounds: int, exponent: float = 1.0) -> float:
+def forget_rate(
+    t: int,
+    most: float,
+    rounds: int,
+    exponent: float = 1.0,
+) -> float:
     """R_t = tau^c min(t / (T_k - 1), 1): the share of a batch that Co-teaching leaves out.
 
     Parameters
@@ -116,6 +126,7 @@ def forget_rate(t: int, most: float, rounds: int, exponent: float = 1.0) -> floa
     >>> [round(forget_rate(t, 0.2, 100), 6) for t in (0, 1, 50, 99, 499)]
     [0.0, 0.00202, 0.10101, 0.2, 0.2]
     """
+    # The authors take `linspace(0, tau^c, T_k)`, whose last point is tau itself.
     share = 1.0 if rounds < 2 else min(t / (rounds - 1), 1.0)
     return float(most**exponent * share)
 
@@ -202,6 +213,7 @@ class Stages:
         t
             The round, from 0.
         """
+        # A method without one of its stages is an ablation, and needs no branch of its own.
         occurring = [(name, length) for name, length in self.rounds.items() if length != 0]
         index = t
         for name, length in occurring[:-1]:
@@ -215,4 +227,9 @@ class Stages:
 
 def _stage(name: str, index: int, length: int | None) -> Stage:
     ends = length is not None and index == length - 1
-    return Stage(name, index, first=index == 0, last=ends)
+    return Stage(
+        name,
+        index,
+        first=index == 0,
+        last=ends,
+    )

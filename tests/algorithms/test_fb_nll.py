@@ -12,15 +12,22 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from rayfl.algorithms import fb_nll
-from rayfl.algorithms.fb_nll import Clustered, FbNll, FbNllMinus, relayed, sent, separation
+from rayfl.algorithms.fb_nll import (
+    Clustered,
+    FbNll,
+    FbNllMinus,
+    directions_to_send,
+    separation,
+)
 from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
 from rayfl.estimate import calibrate, correct_labels, similarity_matrix, spectra
 from rayfl.estimate.subspace import Rank
-from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
-from rayfl.protocol import SERVER, Client, Out, Shard
+from rayfl.fleet.streams import Streams
+from rayfl.protocol import Client, Out, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import NoLearner
 
@@ -121,7 +128,7 @@ def random_users(count: int = 5, dimension: int = 8, samples: int = 30) -> list[
     [(0, 1, 0.25), (0, 2, 0.5), (0, 3, 0.633623), (2, 3, 0.826875), (1, 1, 1.0)],
 )
 def test_similarities_of_turned_users(one: int, other: int, expected: float) -> None:
-    found = FbNllMinus(q=2).similarities(fleet_with(USERS))
+    found = FbNllMinus(q=2).measure_similarities(fleet_with(USERS))
     assert found[one, other] == found[other, one] == pytest.approx(expected, abs=2e-6)
 
 
@@ -131,7 +138,7 @@ def test_exchange_gives_the_similarities_of_pooled_features(q: int, rank: Rank) 
     users = random_users()
     pooled = similarity_matrix(spectra([user.astype(np.float32) for user in users]), q, rank)
     np.testing.assert_allclose(
-        FbNllMinus(q=q, rank=rank).similarities(fleet_with(users)), pooled, rtol=1e-5
+        FbNllMinus(q=q, rank=rank).measure_similarities(fleet_with(users)), pooled, rtol=1e-5
     )
 
 
@@ -139,7 +146,7 @@ def test_only_directions_leave_a_user() -> None:
     fleet = fleet_with(USERS)
     got = fleet.map(fb_nll.sketch, fleet.clients, q=1)
     assert all(dict(report) == {} for report in got.values())
-    assert {ref_shape(fleet, ref) for ref in relayed(got).values()} == {(2, 1)}
+    assert {ref_shape(fleet, got.ref(client)) for client in got} == {(2, 1)}
     values = fleet.state(0, "eigenvalues")
     assert values is not None
     assert fleet.get(values) == pytest.approx([2.0])
@@ -153,14 +160,14 @@ def test_a_user_hears_of_all_others_once() -> None:
     """q directions up, those of K - 1 users down, K - 1 relevances up, four bytes each number."""
     users = random_users(count=5, dimension=8)
     fleet = fleet_with(users)
-    FbNllMinus(q=3).similarities(fleet)
+    FbNllMinus(q=3).measure_similarities(fleet)
     costs = fleet.costs.take()
     assert costs["up"] == 5 * (8 * 3 + 4) * 4
     assert costs["down"] == 5 * 4 * 8 * 3 * 4
 
 
 def test_directions_without_data_are_sent_as_zeros() -> None:
-    found = sent(spectra([[[3.0, 4.0, 0.0]], [[0.0, 0.0, 0.0]]]))
+    found = directions_to_send(spectra([[[3.0, 4.0, 0.0]], [[0.0, 0.0, 0.0]]]))
     assert np.abs(found[0, :, 0]) == pytest.approx([0.6, 0.8, 0.0])
     assert not found[0, :, 1:].any()
     assert not found[1].any()
@@ -169,13 +176,13 @@ def test_directions_without_data_are_sent_as_zeros() -> None:
 def test_a_user_with_one_sample_has_one_direction() -> None:
     """What LAPACK makes of its null space must not count."""
     users = [*random_users(2), random_users(1)[0][:1]]
-    found = FbNllMinus(q=5).similarities(fleet_with(users))
+    found = FbNllMinus(q=5).measure_similarities(fleet_with(users))
     single = similarity_matrix(spectra([user.astype(np.float32) for user in users]), q=1)
     assert found[2, :2] == pytest.approx(single[2, :2], rel=1e-5)
 
 
 def test_a_user_without_features_is_like_nobody() -> None:
-    found = FbNllMinus().similarities(fleet_with([*random_users(2), np.zeros((3, 8))]))
+    found = FbNllMinus().measure_similarities(fleet_with([*random_users(2), np.zeros((3, 8))]))
     assert found[2].tolist() == [0.0, 0.0, 1.0]
 
 
@@ -228,7 +235,7 @@ def test_labels_do_not_touch_the_clusters(noise: Any, tmp_path: Path) -> None:
 # -- training --------------------------------------------------------------------------------------
 
 
-def constant(client: Client, *, w: Any) -> Out:
+def constant(client: Client, *, w: Any, method: FbNllMinus) -> Out:
     """Users 0, 1, 2, 3 bring home their model plus 1, 3, 10, 30."""
     return Out(update=w + np.float32([1, 3, 10, 30][client.id]))
 
@@ -240,7 +247,7 @@ def test_each_cluster_takes_the_plain_mean_of_its_users(monkeypatch: pytest.Monk
     state = Clustered((zero, zero), {0: 0, 1: 0, 2: 1, 3: 1})
     for t, (low, high) in enumerate([(2.0, 20.0), (4.0, 40.0)]):
         state = method.round(state, fleet, t)
-        assert [float(fleet.get(method.model(state, client))[0]) for client in range(4)] == [
+        assert [float(fleet.get(method.model(state, fleet, client))[0]) for client in range(4)] == [
             low,
             low,
             high,
@@ -249,7 +256,7 @@ def test_each_cluster_takes_the_plain_mean_of_its_users(monkeypatch: pytest.Monk
 
 
 def test_a_cluster_that_nobody_replies_for_keeps_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def diverging(client: Client, *, w: Any) -> Out:
+    def diverging(client: Client, *, w: Any, method: FbNllMinus) -> Out:
         return Out(update=w + np.float32(np.nan if client.id < 2 else 1))
 
     monkeypatch.setattr(fb_nll, "train", diverging)
@@ -337,19 +344,13 @@ def test_one_rank_for_all_subspaces(sample_rank: int, winner: int) -> None:
     direction."""
     clean = ([[2, 0, 0], [3, 0, 0], [0, 2, 0], [0, 0, 1]], [0, 0, 1, 1])
     fleet = fleet_with([[[0.6, 0.5, 0.5]]], [[0]], clean)
-    got = fleet.map(
-        fb_nll.summarise,
-        [SERVER],
-        clean=fleet.data("validation"),
-        class_rank=1,
-        sample_rank=sample_rank,
-        tau=1.0,
-    )
-    bases = np.array(fleet.get(got.mean({SERVER: 1.0})))
+    method = FbNll(class_rank=1, sample_rank=sample_rank, tau=1.0)
+    got = fleet.serve(fb_nll.summarise, clean=fleet.data("validation"), method=method)
+    bases = np.array(fleet.get(got["w"]))
     # Where a clean class has fewer directions than the rank, the rest is LAPACK's choice: none of
     # the sample's length.
     bases[0, :, 1:] = 0
-    fleet.map(fb_nll.ask, [0], bases=bases, class_rank=1)
+    fleet.map(fb_nll.ask, [0], bases=bases, method=method)
     fleet.map(
         fb_nll.relabel,
         [0],
@@ -366,11 +367,12 @@ def test_labels_never_leave_the_user() -> None:
     features, truth = three_classes(30, 1)
     clean = three_classes(60, 0)
     messages = []
+    bases, method = np.zeros((3, 6, 2), np.float32), FbNll(class_rank=2)
     for names in ([0, 1, 2], [3, 4, 9]):
         fleet = fleet_with([features], [[names[label] for label in truth]], clean)
-        got = fleet.map(fb_nll.ask, [0], bases=np.zeros((3, 6, 2), np.float32), class_rank=2)
+        got = fleet.map(fb_nll.ask, [0], bases=bases, method=method)
         assert dict(got[0]) == {}
-        messages.append(fleet.get(relayed(got)[0]))
+        messages.append(fleet.get(got.ref(0)))
     assert messages[0].shape == (3, 6, 2)
     assert np.array_equal(*messages)
 
@@ -382,7 +384,9 @@ def test_correction_is_counted_once_and_helps(tmp_path: Path) -> None:
     assert first["labels/right_after"] > first["labels/right_before"] + 0.15
     assert first["labels/corrected"] == pytest.approx(first["correction/changed"])
     assert 0 < first["correction/tau"] < 1
-    assert first["clients/participants"] == 4 * 6 + 4
+    # Everybody, in four exchanges; those who train in the same round are counted already.
+    assert first["clients/participants"] == 6
+    assert second["clients/participants"] == 4
     assert not any(name.startswith(("labels/", "correction/")) for name in second)
 
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from rayfl.algorithms.fedcr import FedCR, Visit, deal, train_at_client, train_at_server
+from rayfl.algorithms.fedcr import FedCR, Pair, deal, train_at_client, train_at_server
 from rayfl.algorithms.parts.online_target import Layout, Online, resident_pair
 from rayfl.config.schema import Config, load_config
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
-from rayfl.fleet.base import Streams
+from rayfl.fleet.executor import Task
+from rayfl.fleet.streams import Streams
 from rayfl.learn.fit import outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
@@ -27,6 +28,8 @@ from rayfl.protocol import SERVER, Client, Out, Shard, Vector
 from rayfl.run.assembly import spec_of
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.fedcr_toy import BRIEF, ONE_ROUND, SMALL, TOY
+from tests.algorithms.toys import GivenBlueprint
+from tests.phases import run_phase
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -67,9 +70,9 @@ def method_of(**more: Any) -> FedCR:
 
 
 def learner_of(method: FedCR, **training: Any) -> Learner:
-    def build() -> nn.Module:
+    def build(i: int = 0) -> nn.Module:
         torch.manual_seed(0)
-        return method.network(MLP(hidden=(7,)).build((4, 4, 1), 3))
+        return method.network(GivenBlueprint(MLP(hidden=(7,)).build((4, 4, 1), 3)))
 
     defaults = {"optimizer": "adam", "lr": 0.01, "batch_size": 8, "drop_last": True}
     return Learner(build, LocalTraining(**{**defaults, **training}), Normalisation())
@@ -83,12 +86,12 @@ def images(samples: int, seed: int = 0) -> Shard:
 def client_of(
     learner: Learner, samples: int = 20, state: Mapping[str, Any] | None = None
 ) -> Client:
-    return Client(3, images(samples).x, None, state or {}, Streams(0)(0, 3), learner)
+    return Client(3, images(samples).x, None, state or {}, Streams(0)(Task(3, 0, {}, {})), learner)
 
 
 def dealt(method: FedCR, learner: Learner) -> dict[str, Vector]:
     """theta, sigma and xi as a run begins."""
-    return parts(deal(client_of(learner), w=learner.resident().dump()))
+    return parts(deal(client_of(learner), w=learner.first_weights()))
 
 
 def parts(out: Out) -> dict[str, Vector]:
@@ -99,10 +102,10 @@ def parts(out: Out) -> dict[str, Vector]:
 def served(
     method: FedCR, learner: Learner, start: Mapping[str, Vector], samples: int = 20, epochs: int = 1
 ) -> Out:
-    server = Client(SERVER, images(0).x, None, {}, Streams(0)(0, SERVER), learner)
-    data, memory = images(samples), start.get("optimiser")
-    given = {key: start[key] for key in ("theta", "sigma", "xi")}
-    return train_at_server(server, **given, memory=memory, data=data, method=method, epochs=epochs)
+    server = Client(SERVER, images(0).x, None, {}, Streams(0)(Task(SERVER, 0, {}, {})), learner)
+    given: dict[str, Any] = {key: start[key] for key in ("theta", "sigma", "xi")}
+    given |= {"data": images(samples), "memory": start.get("optimiser")}
+    return run_phase(train_at_server, server, **given, method=method, epochs=epochs)
 
 
 def marked(learner: Learner) -> tuple[Layout, Vector]:
@@ -146,17 +149,18 @@ def test_the_target_starts_as_the_encoder_with_its_statistics() -> None:
 
 def test_answers_are_the_classifier_on_the_projection() -> None:
     learner = learner_of(method_of())
-    net, x = cast(Online, learner.resident().net.eval()), images(5).x
+    w, x = learner.first_weights(), images(5).x
+    net = cast(Online, learner.resident(w).net.eval())
     pixels = learner.normalise(learner.pixels(x))
     expected = net.classifier(net.encoder(pixels)).detach().numpy()
-    assert np.array_equal(outputs(learner, None, x), expected)
+    assert np.array_equal(outputs(learner, w, x), expected)
     assert expected.shape == (5, 3)
 
 
 @pytest.mark.parametrize("stem_norm", [True, False])
 def test_sizes_of_the_paper(stem_norm: bool) -> None:
     trunk = PreActResNet18(stem_norm=stem_norm, final_norm=not stem_norm).build((32, 32, 3), 10)
-    net = cast(Online, FedCR().network(trunk))
+    net = cast(Online, FedCR().network(GivenBlueprint(trunk)))
     projector = parameter_count(net.encoder) - parameter_count(trunk.trunk)
     assert projector == 10_500_096
     assert parameter_count(net.predictor) == 16_791_552
@@ -166,12 +170,12 @@ def test_sizes_of_the_paper(stem_norm: bool) -> None:
         assert parameter_count(net.encoder) + parameter_count(net.predictor) == 38_457_792
 
 
-def visit_at(theta: float, xi: float, **more: Any) -> Visit:
+def pair_at(theta: float, xi: float, **more: Any) -> Pair:
     method = method_of(**more)
-    visit = Visit.of(method, learner_of(method))
-    visit.online.flat.fill_(theta)
-    visit.target.flat.fill_(xi)
-    return visit
+    pair = Pair.at(method, learner_of(method))
+    pair.online.flat.fill_(theta)
+    pair.target.flat.fill_(xi)
+    return pair
 
 
 @pytest.mark.parametrize(
@@ -185,33 +189,32 @@ def visit_at(theta: float, xi: float, **more: Any) -> Visit:
     ],
 )
 def test_the_target_follows(xi: float, theta: float, steps: int, expected: float) -> None:
-    visit = visit_at(theta, xi)
+    pair = pair_at(theta, xi)
     for _ in range(steps):
-        visit.follow(visit.online)
-    assert visit.target.parameters.numpy() == pytest.approx(expected, abs=2e-6)
-    assert visit.steps == steps
+        pair.follow(pair.online)
+    assert pair.target.parameters.numpy() == pytest.approx(expected, abs=2e-6)
     # statistics are the target's own
-    assert set(visit.target.flat[visit.target.n_parameters :].tolist()) == {xi}
+    assert set(pair.target.flat[pair.target.n_parameters :].tolist()) == {xi}
 
 
 @pytest.mark.parametrize(
     ("ema", "left"), [(0.996, 0.869114), (0.999, 0.965589), (1.0, 1.0), (0.0, 0.0)]
 )
 def test_what_is_left_of_the_target_after_a_visit(ema: float, left: float) -> None:
-    visit = visit_at(0.0, 1.0, ema=ema)
+    pair = pair_at(0.0, 1.0, ema=ema)
     for _ in range(35):
-        visit.follow(visit.online)
-    assert visit.target.parameters.numpy() == pytest.approx(left, abs=2e-6)
+        pair.follow(pair.online)
+    assert pair.target.parameters.numpy() == pytest.approx(left, abs=2e-6)
 
 
 def test_averaging_targets_is_following_the_average_after_one_step_alone() -> None:
     ends = []
     for path in ([3.0, 5.0], [5.0, 3.0]):
-        visit = visit_at(0.0, 1.0)
+        pair = pair_at(0.0, 1.0)
         for value in path:
-            visit.online.flat.fill_(value)
-            visit.follow(visit.online)
-            ends.append(float(visit.target.flat[0]))
+            pair.online.flat.fill_(value)
+            pair.follow(pair.online)
+            ends.append(float(pair.target.flat[0]))
     assert ends == pytest.approx([1.02, 1.0598, 1.04, 1.0596], abs=1e-6)
     assert (ends[0] + ends[2]) / 2 == pytest.approx(1.03, abs=1e-6)
     assert (ends[1] + ends[3]) / 2 == pytest.approx(1.0597, abs=1e-6)
@@ -221,7 +224,9 @@ def test_averaging_targets_is_following_the_average_after_one_step_alone() -> No
 
 
 def trained(method: FedCR, learner: Learner, start: Mapping[str, Vector], **inputs: Any) -> Out:
-    return train_at_client(client_of(learner), theta=start["theta"], method=method, **inputs)
+    return run_phase(
+        train_at_client, client_of(learner), theta=start["theta"], method=method, **inputs
+    )
 
 
 @pytest.mark.parametrize("regulariser", ["pairs", "ctrr", "byol"])
@@ -253,9 +258,8 @@ def test_a_client_remembers_nothing() -> None:
 def test_steps_of_a_visit(samples: int, steps: int) -> None:
     method = method_of(client_classifier="none")
     learner = learner_of(method, batch_size=64, epochs=5)
-    out = train_at_client(
-        client_of(learner, samples), theta=dealt(method, learner)["theta"], method=method
-    )
+    theta = dealt(method, learner)["theta"]
+    out = run_phase(train_at_client, client_of(learner, samples), theta=theta, method=method)
     assert out.report["steps"] == steps
     assert (out.update is None) == (steps == 0)
 
@@ -279,7 +283,7 @@ def test_the_classifier_of_a_client_is_frozen_under_weight_decay() -> None:
     start = dealt(method, learner)
     trained(method, learner, start, sigma=start["sigma"])
     assert np.array_equal(
-        Visit.of(method, learner).layout.split(learner.resident().dump())[1], start["sigma"]
+        Pair.at(method, learner).layout.split(learner.shape_of().dump())[1], start["sigma"]
     )
 
 
@@ -290,7 +294,7 @@ def test_a_stale_classifier_comes_once_and_stays() -> None:
     first = trained(method, learner, start, sigma=start["sigma"])
     assert np.array_equal(first.state["sigma"], start["sigma"])
     client = client_of(learner, state=first.state)
-    later = train_at_client(client, theta=start["theta"], method=method)
+    later = run_phase(train_at_client, client, theta=start["theta"], method=method)
     assert np.array_equal(parts(later)["theta"], parts(first)["theta"])
     assert "sigma" not in later.state
 
@@ -325,7 +329,7 @@ def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
     learner = learner_of(method)
     start = dealt(method, learner)
     first = parts(served(method, learner, start))
-    layout = Visit.of(method, learner).layout
+    layout = Pair.at(method, learner).layout
     assert np.array_equal(layout.join(first["theta"], first["sigma"]), first["w"])
     for key in ("theta", "sigma", "xi"):
         assert not np.array_equal(first[key], start[key])
@@ -340,7 +344,7 @@ def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
 def test_without_contrast_the_predictor_stays() -> None:
     method = method_of(strength=0.0)
     learner = learner_of(method)
-    layout = Visit.of(method, learner).layout
+    layout = Pair.at(method, learner).layout
     start = dealt(method, learner)
     end = parts(served(method, learner, start))["theta"]
     predictor = slice(layout.encoder, layout.classifier)
@@ -352,7 +356,7 @@ def test_statistics_of_the_target_come_from_its_own_passes() -> None:
     method = method_of(ema=1.0)
     learner = learner_of(method)
     start = dealt(method, learner)
-    target = Visit.of(method, learner).target
+    target = Pair.at(method, learner).target
     xi = parts(served(method, learner, start))["xi"]
     assert np.array_equal(xi[: target.n_parameters], start["xi"][: target.n_parameters])
     assert not np.allclose(xi[target.n_parameters :], start["xi"][target.n_parameters :])
@@ -361,9 +365,9 @@ def test_statistics_of_the_target_come_from_its_own_passes() -> None:
 def test_without_averaging_the_target_is_the_encoder() -> None:
     method = method_of(ema=0.0)
     learner = learner_of(method)
-    visit = Visit.of(method, learner)
+    pair = Pair.at(method, learner)
     end = parts(served(method, learner, dealt(method, learner)))
-    count = visit.layout.encoder
+    count = pair.layout.encoder
     assert np.array_equal(end["xi"][:count], end["theta"][:count])
 
 

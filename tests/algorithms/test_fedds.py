@@ -20,9 +20,10 @@ from rayfl.algorithms.parts.dawid_skene_weighting import DawidSkeneWeighting, vo
 from rayfl.algorithms.parts.weighting import BySize
 from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
-from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Replies, Shard

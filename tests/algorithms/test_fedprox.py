@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from rayfl.algorithms.fedprox import FedProx, proximal
+from rayfl.algorithms.fedprox import FedProx
 from rayfl.errors import ConfigError
-from rayfl.learn.learner import Learner
-from rayfl.learn.training import LocalTraining, Normalisation
-from rayfl.protocol import Client
+from rayfl.learn.fit import Change
+from rayfl.learn.local_fit import Fit, Pull
+from rayfl.learn.resident import Resident
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import fleet_of_numbers, minimise, number, played, quadratic
 
@@ -90,19 +89,22 @@ def test_the_first_step_is_that_of_fedavg(mu: float, tmp_path: Path) -> None:
     assert near.sha256 == plain.sha256
 
 
-def client_with(net: Callable[[], nn.Module]) -> Client:
-    """A client without samples that trains this network."""
-    learner = Learner(net, LocalTraining(), Normalisation())
-    return Client(0, np.zeros((0, 1, 1, 1), np.uint8), None, {}, np.random.default_rng(0), learner)
+def change_of(net: nn.Module, pull: Pull) -> tuple[Change, Resident]:
+    """What a wish with this pull does to the gradient of a network."""
+    resident = Resident(net, torch.device("cpu"))
+    return Change(Fit(resident.dump(), pull=pull), resident), resident
 
 
 def test_the_pull_is_the_gradient_of_the_penalty() -> None:
     difference = torch.tensor([0.1, -0.2, 0.3], requires_grad=True)
     penalty = 0.05 / 2 * (difference * difference).sum()
     penalty.backward()  # type: ignore[no-untyped-call]
-    client = client_with(lambda: nn.Linear(3, 1, bias=False))
-    anchor, gradient = np.array([1.0, 2.0, 3.0], np.float32), torch.ones(3)
-    proximal(client, anchor, 0.05)(torch.from_numpy(anchor) + difference.detach(), gradient)
+    anchor = np.array([1.0, 2.0, 3.0], np.float32)
+    change, resident = change_of(nn.Linear(3, 1, bias=False), Pull(anchor, 0.05))
+    resident.parameters.copy_(torch.from_numpy(anchor) + difference.detach())
+    resident.gradient.fill_(1.0)
+    change.apply()
+    gradient = resident.gradient
     assert penalty.item() == pytest.approx(0.0035)
     assert difference.grad is not None
     torch.testing.assert_close(gradient - 1, difference.grad, atol=1e-6, rtol=0)
@@ -112,13 +114,16 @@ def test_the_pull_is_the_gradient_of_the_penalty() -> None:
 
 
 def test_batchnorm_statistics_are_not_pulled() -> None:
-    client = client_with(lambda: nn.BatchNorm1d(4))
-    resident = client.learner.resident()
-    weights = resident.dump()
+    net = nn.BatchNorm1d(4)
+    weights = Resident(net, torch.device("cpu")).dump()
     assert len(weights) == 16
-    proximal(client, weights, 1.0)(resident.parameters + 1, resident.gradient)
+    change, resident = change_of(net, Pull(weights, 1.0))
+    resident.parameters.add_(1)
+    moved = resident.dump()
+    change.apply()
     assert resident.gradient.tolist() == [1.0] * 8
-    assert np.array_equal(resident.dump(), weights)
+    assert np.array_equal(resident.dump(), moved)
+    assert np.array_equal(moved[8:], weights[8:])
 
 
 @pytest.mark.parametrize(("mu", "furthest"), [(9.0, 0.19), (99.0, 0.02), (999.0, 0.0021)])

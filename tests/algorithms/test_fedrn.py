@@ -16,14 +16,15 @@ from rayfl.algorithms.fedrn import (
     FedRN,
     Opinion,
     Roster,
-    head_tuned,
-    opinion,
-    train,
+    judge_by,
     train_on_clean,
+    tune_head,
+    warm_up,
 )
 from rayfl.estimate.mixture import LossMixture
-from rayfl.learn.fit import fit, outputs, sample_losses
+from rayfl.learn.fit import carry_out, outputs, sample_losses
 from rayfl.learn.learner import Learner
+from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.resident import Resident
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.cnn import CNN4, VGG
@@ -32,6 +33,7 @@ from rayfl.models.network import Architecture, Network, initialise
 from rayfl.protocol import Client, Out, Vector
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import fleet_of
+from tests.phases import drive, run_phase
 
 QUICK = {"name": "fedrn", "k": 2, "warmup": 2}
 LONG_VISITS = {"training": {"epochs": 4}}
@@ -67,7 +69,6 @@ PROFILE = {
     for c, (a, q) in enumerate(zip(ACCURACY, SOFTMAX, strict=True))
 }
 POSTERIORS = [[0.9, 0.4, 0.6, 0.1], [0.8, 0.7, 0.2, 0.3], [0.95, 0.55, 0.45, 0.05]]
-RELIABLE = {"mixture": LossMixture(), "threshold": 0.5}
 
 
 def learner_of(
@@ -106,9 +107,13 @@ def toy_client(samples: int = 40, own: int | None = 1, **training: Any) -> tuple
 
 def visit(client: Client, w: Vector, peers: Sequence[Vector] = (), **settings: Any) -> Out:
     trust = settings.pop("trust", [1.0] * (len(peers) + 1))
-    return train_on_clean(
-        client, w=w, peers=peers, trust=trust, **{**RELIABLE, "fine_tune": False, **settings}
-    )
+    method = FedRN(**{"fine_tune": False, **settings})
+    return run_phase(train_on_clean, client, w=w, peers=peers, trust=trust, method=method)
+
+
+def tuned(client: Client, model: Vector, samples: NDArray[np.bool_]) -> Vector:
+    """The model after its head was fitted to these samples."""
+    return drive(client, tune_head(client, model, samples))
 
 
 def model_of(out: Out) -> Vector:
@@ -244,7 +249,7 @@ def test_selection_by_the_ensemble(
     trust: list[float], models: int, kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter(POSTERIORS)
-    monkeypatch.setattr(fedrn, "opinion", lambda *_: Opinion(np.array(next(answers))))
+    monkeypatch.setattr(fedrn, "judge_by", lambda *_: Opinion(np.array(next(answers))))
     client, w = toy_client(samples=4)
     out = visit(client, w, peers=[w] * (models - 1), trust=trust)
     assert np.flatnonzero(out.state["kept"]).tolist() == kept
@@ -271,7 +276,9 @@ def test_training_starts_from_the_global_model_on_the_kept_samples() -> None:
     client, w = toy_client()
     out = visit(client, w, peers=[weights(client.learner, 5)])
     again, _ = toy_client()
-    assert np.array_equal(model_of(out), fit(again, w, keep=out.state["kept"]))
+    kept = out.state["kept"]
+    assert 0 < kept.sum() < len(kept)
+    assert np.array_equal(model_of(out), carry_out(again, Fit(w, keep=kept)).weights)
     assert np.array_equal(model_of(out), out.state["w"])
 
 
@@ -281,7 +288,7 @@ def test_report_is_of_all_samples_and_the_new_model() -> None:
     model = out.state["w"]
     right = outputs(client.learner, model, client.x).argmax(axis=1) == client.y
     assert out.report["acc"] == right.mean()
-    assert out.report["n"] == 40
+    assert "n" not in out.report
     noise = torch.from_numpy(
         np.random.default_rng(fedrn.PROBE_SEED).standard_normal((1, 1, 4, 4), dtype=np.float32)
     )
@@ -307,7 +314,7 @@ def changed(before: Vector, after: Vector) -> NDArray[np.int64]:
 
 
 def head_positions(learner: Learner) -> NDArray[np.int64]:
-    resident = learner.resident()
+    resident = learner.shape_of()
     assert isinstance(resident.net, Network)
     return np.concatenate(
         [np.arange(span.start, span.stop) for span in resident.span(resident.net.head)]
@@ -318,9 +325,8 @@ def head_positions(learner: Learner) -> NDArray[np.int64]:
 def test_only_the_head_of_the_papers_network_moves(decay: float) -> None:
     learner = learner_of(CNN4(), side=32, channels=3, classes=10, weight_decay=decay, momentum=0.5)
     client, peer = client_of(learner, samples=24, side=32), weights(learner, 2)
-    tuned = head_tuned(client, peer, np.ones(24, np.bool_))
     assert len(peer) == 115_658
-    moved = changed(peer, tuned)
+    moved = changed(peer, tuned(client, peer, np.ones(24, np.bool_)))
     assert set(moved) <= set(head_positions(learner))
     # Rows of classes that no sample has may keep a few of their 2,570 numbers to the last bit.
     assert 2_500 < len(moved) <= len(head_positions(learner)) == 2_570
@@ -334,11 +340,11 @@ def test_statistics_of_a_frozen_body_stay(optimizer: str) -> None:
     )
     client = client_of(learner, samples=20, side=8)
     peer = weights(learner, 2)
-    resident = learner.resident(peer)
+    resident = learner.shape_of()
     assert len(peer) > resident.n_parameters
     # Variances are not negative.
     peer[resident.n_parameters :] = np.abs(peer[resident.n_parameters :]) + 0.5
-    moved = changed(peer, head_tuned(client, peer, np.ones(20, np.bool_)))
+    moved = changed(peer, tuned(client, peer, np.ones(20, np.bool_)))
     assert len(moved) > 0
     assert set(moved) <= set(head_positions(learner))
 
@@ -352,11 +358,9 @@ def test_one_epoch_on_the_auxiliary_set(decay: float) -> None:
     learner = learner_of(Linear(), epochs=3, momentum=0.5, weight_decay=decay)
     client, peer = client_of(learner), weights(learner, 2)
     samples = np.arange(40) % 3 > 0
-    tuned = head_tuned(client, peer, samples)
-    once = client.learner.training.model_copy(update={"epochs": 1})
-    np.testing.assert_allclose(
-        tuned, fit(client, peer, keep=samples, training=once), rtol=0, atol=1e-6
-    )
+    found = tuned(client, peer, samples)
+    once = carry_out(client, Fit(peer, keep=samples, settings={"epochs": 1}))
+    np.testing.assert_allclose(found, once.weights, rtol=0, atol=1e-6)
     assert client.learner.passes.take() == (2 * samples.sum(), 2 * samples.sum())
 
 
@@ -364,21 +368,24 @@ def test_every_neighbour_sees_the_same_batches_and_the_clients_stream_stays() ->
     client, w = toy_client()
     peer = weights(client.learner, 5)
     mask = np.ones(40, np.bool_)
-    assert np.array_equal(head_tuned(client, peer, mask), head_tuned(client, peer, mask))
+    assert np.array_equal(tuned(client, peer, mask), tuned(client, peer, mask))
     # Threshold 1 keeps nothing, so everything: what is left of the neighbours is their use of
     # random numbers.
     everything = visit(client, w, peers=[peer], threshold=1.0, fine_tune=True)
-    assert np.array_equal(model_of(everything), model_of(train(toy_client()[0], w=w)))
+    assert np.array_equal(
+        model_of(everything), model_of(run_phase(warm_up, toy_client()[0], w=w, method=FedRN()))
+    )
 
 
 def test_the_auxiliary_set_is_the_own_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NDArray[np.bool_]] = []
 
-    def spy(client: Client, model: Vector, samples: NDArray[np.bool_]) -> Vector:
+    def spy(client: Client, model: Vector, samples: NDArray[np.bool_]) -> Fitting[Vector]:
         seen.append(samples)
+        yield from ()
         return model
 
-    monkeypatch.setattr(fedrn, "head_tuned", spy)
+    monkeypatch.setattr(fedrn, "tune_head", spy)
     client, w = toy_client()
     visit(client, w, peers=[w, weights(client.learner, 5)], fine_tune=True)
     own = filtered(client, client.state["w"])
@@ -392,7 +399,7 @@ def test_the_auxiliary_set_is_the_own_models_alone(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("fine_tune", [True, False])
 def test_passes(k: int, fine_tune: bool) -> None:
     """F = e s + k a + (k + 1) + 1 and B = e s + k a; without fine-tuning a = 0. s, a: kept and
-    auxiliary shares."""
+    auxiliary shares. The probe is one image more."""
     client, w = toy_client(epochs=3)
     auxiliary = filtered(client, client.state["w"]).sum()
     client.learner.passes.take()
@@ -400,7 +407,7 @@ def test_passes(k: int, fine_tune: bool) -> None:
         client, w, peers=[weights(client.learner, 5 + n) for n in range(k)], fine_tune=fine_tune
     )
     trained = 3 * out.state["kept"].sum() + k * fine_tune * auxiliary
-    assert client.learner.passes.take() == (trained + (k + 2) * 40, trained)
+    assert client.learner.passes.take() == (trained + (k + 2) * 40 + 1, trained)
 
 
 @pytest.mark.parametrize(("k", "down"), [(1, 231_316), (2, 346_974)])
@@ -477,11 +484,11 @@ def test_tiny_losses_beside_a_narrow_component_are_counted(monkeypatch: pytest.M
     monkeypatch.setattr(fedrn, "sample_losses", lambda *_: losses)
     client, w = toy_client(samples=len(losses))
     narrow = LossMixture(reg_covar=1e-6, tol=1e-6)
-    found = opinion(client, w, narrow, 0.5)
+    found = judge_by(client, w, FedRN(mixture=narrow))
     clean = found.clean > 0.5
     assert not clean[:2].any()
     assert found.inverted == (losses < losses[clean].min()).sum() >= 2
-    ordinary = opinion(client, w, LossMixture(), 0.5)
+    ordinary = judge_by(client, w, FedRN())
     assert (ordinary.clean[0] > 0.5, ordinary.inverted, ordinary.unseparated) == (True, 0, False)
 
 

@@ -14,14 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rayfl.algorithms.local_k_similarity import LocalKSimilarity, at_this_place, train
+from rayfl.algorithms.local_k_similarity import (
+    LocalKSimilarity,
+    keep_encoder,
+    train_with_neighbours,
+)
 from rayfl.component import component
 from rayfl.config.schema import Config, load_config, merge
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.on_ray.placement import Placement
 from rayfl.learn.losses.k_similarity import nearest_in_batch
 from rayfl.learn.resident import Resident
 from rayfl.models.encoders.base import Sight, TorchEncoder, fingerprint
@@ -114,6 +117,7 @@ def fleet_of(config: Config, place: str = "inline") -> tuple[BaseFleet, str, Sha
     import ray
 
     from rayfl.fleet.on_ray.hiring import Hiring
+    from rayfl.fleet.on_ray.placement import Placement
     from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
     hiring = Hiring(ray.put(spec), ray.put(holdings), Placement(actors=3, cpus=0.5))
@@ -167,7 +171,9 @@ def test_a_step_goes_down_the_gradient_of_the_paper(
     assert isinstance(fleet, InlineFleet)
     executor = fleet.executor
     start = Resident(executor.learner.build(), torch.device("cpu")).dump()
-    trained = fleet.get(fleet.map(train, [0], w=start, method=config.method).mean({0: 1.0}))
+    trained = fleet.get(
+        fleet.map(train_with_neighbours, [0], w=start, method=config.method).mean({0: 1.0})
+    )
 
     shard = executor.holdings.shard(0)
     flipped = np.ascontiguousarray(shard.x[:, :, ::-1])
@@ -239,7 +245,7 @@ def test_features_gather_around_the_reference_neighbours(tmp_path: Path) -> None
 
 
 def encoder_hash(client: Client, *, method: LocalKSimilarity) -> Out:
-    frozen = at_this_place(client, method.encoder)
+    frozen = keep_encoder(client, method.encoder)
     return Out({"sha256": fingerprint(frozen.kind, {}, frozen.module.state_dict())})
 
 
@@ -260,7 +266,9 @@ def test_the_encoder_is_the_same_everywhere_and_never_trained(
             assert hashes == expected
             start = np.full(1108, 0.01, np.float32)
             trained = fleet.get(
-                fleet.map(train, fleet.clients, w=start, method=method).mean({0: 1.0})
+                fleet.map(train_with_neighbours, fleet.clients, w=start, method=method).mean(
+                    {0: 1.0}
+                )
             )
             assert not np.array_equal(trained, start)
     finally:
@@ -448,7 +456,7 @@ def features_and_loss(client: Client, *, w: Vector, method: LocalKSimilarity) ->
     assert isinstance(net, Network)
     x = client.learner.normalise(client.learner.pixels(client.x))
     with torch.no_grad():
-        z, s = net.features(x), at_this_place(client, method.encoder).encode_tensor(x)
+        z, s = net.features(x), keep_encoder(client, method.encoder).encode_tensor(x)
     losses = [constraint(z.double(), v.double(), 4, 0.3, True).mean() for v in (z, s)]
     return Out({"z": z.numpy(), "s": s.numpy(), "loss": [float(loss) for loss in losses]})
 
@@ -465,7 +473,9 @@ def test_a_network_that_starts_as_the_encoder_sees_what_it_sees(
     np.testing.assert_allclose(before["z"], before["s"], rtol=1e-4, atol=1e-5)
     assert before["loss"][0] == pytest.approx(before["loss"][1], rel=1e-5)
     trained = np.array(
-        fleet.get(fleet.map(train, [0], w=start, method=config.method).mean({0: 1.0}))
+        fleet.get(
+            fleet.map(train_with_neighbours, [0], w=start, method=config.method).mean({0: 1.0})
+        )
     )
     after = fleet.map(features_and_loss, [0], w=trained, method=config.method)[0]
     assert np.array_equal(after["s"], before["s"])

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rayfl.algorithms.fedavg import Global
-from rayfl.algorithms.moon import Moon, contrastive, projected, train_contrastively
+from rayfl.algorithms.moon import Moon, contrast_models, project, train_contrastively
 from rayfl.fleet.inline import InlineFleet
-from rayfl.learn.fit import Batch, batches
+from rayfl.learn.batches import Batch, draw_batches
 from rayfl.models.cnn import MnistCNN
 from rayfl.models.heads import ProjectedClassifier
 from rayfl.models.network import Network, parameter_count
 from rayfl.models.resnet import ResNet18
 from rayfl.protocol import Client
-from rayfl.run.engine import initial
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.toys import toy_fleet
+from tests.algorithms.toys import GivenBlueprint, toy_fleet
+from tests.phases import run_phase
 
 PUBLIC = {"split": {"public": 0.2}}
 SMALL = {"name": "moon", "out_dim": 16}
@@ -73,7 +73,7 @@ def moon_fleet(tmp_path: Path, **training: Any) -> InlineFleet:
 
 def rounds(method: Moon, fleet: InlineFleet, count: int) -> list[Global]:
     """The states before the first round and after each."""
-    states = [method.init(fleet, fleet.serve(initial))]
+    states = [method.init(fleet, fleet.initial())]
     for fleet.round in range(count):
         states.append(method.round(states[-1], fleet, fleet.round))
     return states
@@ -87,12 +87,12 @@ def visiting(fleet: InlineFleet, **state: NDArray[np.float32]) -> Client:
 
 def weights_of(fleet: InlineFleet, seed: int) -> NDArray[np.float32]:
     """Some weights of the toy network."""
-    size = len(fleet.get(fleet.serve(initial)))
+    size = len(fleet.get(fleet.initial()))
     return np.random.default_rng(seed).normal(0, 0.5, size).astype(np.float32)
 
 
 def first_batch(client: Client) -> Batch:
-    return next(batches(client, client.learner.training))
+    return next(draw_batches(client, client.learner.training))
 
 
 def answer(
@@ -135,9 +135,9 @@ def test_the_loss_is_drawn_to_the_global_model_and_away_from_the_earlier(
     )
 
     frozen = client.learner.resident(earlier, "earlier").net.eval()
-    found = contrastive(client, received, frozen, mu, tau)(
-        client.learner.resident(local).net, batch
-    )
+    loss = contrast_models(client, received, frozen, Moon(mu=mu, tau=tau))
+    found = loss(client.learner.resident(local).net, batch)
+    assert found is not None
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -145,9 +145,9 @@ def test_the_frozen_models_stay_frozen(tmp_path: Path) -> None:
     fleet = moon_fleet(tmp_path)
     received, earlier = weights_of(fleet, 1), weights_of(fleet, 2)
     client = visiting(fleet, w=earlier)
-    out = train_contrastively(client, w=received, mu=1.0, tau=0.5, first_negative="skip")
+    out = run_phase(train_contrastively, client, w=received, method=Moon(out_dim=16))
     for name, weights in (("received", received), ("earlier", earlier)):
-        resident = client.learner.resident(name=name)
+        resident = client.learner.shape_of(name)
         assert np.array_equal(resident.dump(), weights)
         assert not resident.net.training
         assert not resident.gradient.any()
@@ -192,10 +192,11 @@ def test_the_first_round_knows_no_contrast(first_negative: Any, tmp_path: Path) 
 
 def test_a_late_first_visit_contrasts_with_the_initial_network(tmp_path: Path) -> None:
     fleet = moon_fleet(tmp_path)
-    visit = partial(train_contrastively, w=weights_of(fleet, 1), mu=5.0, tau=0.5)
-    skipped = visit(visiting(fleet), first_negative="skip")
-    begun = visit(visiting(fleet), first_negative="init")
-    remembered = visit(visiting(fleet, w=fleet.get(fleet.serve(initial))), first_negative="skip")
+    visit = partial(run_phase, train_contrastively, w=weights_of(fleet, 1))
+    skip = Moon(out_dim=16, mu=5.0, first_negative="skip")
+    skipped = visit(client=visiting(fleet), method=skip)
+    begun = visit(client=visiting(fleet), method=replace(skip, first_negative="init"))
+    remembered = visit(client=visiting(fleet, w=fleet.get(fleet.initial())), method=skip)
     assert not np.array_equal(skipped.state["w"], begun.state["w"])
     assert np.array_equal(begun.state["w"], remembered.state["w"])
 
@@ -236,10 +237,10 @@ def test_the_head_replaces_the_classifier(
 ) -> None:
     plain = network.build(shape, 10)
     before = parameter_count(plain)
-    headed = Moon().network(plain)
+    headed = Moon().network(GivenBlueprint(plain, shape))
     assert parameter_count(headed) - before == extra
     x = torch.zeros(2, shape[2], *shape[:2])
-    z, logits = projected(headed.eval(), x)
+    z, logits = project(headed.eval(), x)
     assert plain.feature_dim == features
     assert (z.shape, logits.shape) == ((2, 256), (2, 10))
     assert torch.equal(logits, headed(x))
@@ -247,9 +248,9 @@ def test_the_head_replaces_the_classifier(
 
 def test_without_the_head_features_are_compared() -> None:
     plain = MnistCNN().build((28, 28, 1), 10)
-    assert Moon(use_head=False).network(plain) is plain
+    assert Moon(use_head=False).network(GivenBlueprint(plain)) is plain
     assert isinstance(plain.head, nn.Linear)
     x = torch.rand(3, 1, 28, 28)
-    z, logits = projected(plain.eval(), x)
+    z, logits = project(plain.eval(), x)
     assert torch.equal(z, plain.features(x))
     assert torch.equal(logits, plain(x))

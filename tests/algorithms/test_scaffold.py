@@ -12,12 +12,11 @@ import torch
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.algorithms.parts.weighting import Equal, Weighting
-from rayfl.algorithms.scaffold import Controlled, Scaffold, momentum_sum, move
+from rayfl.algorithms.scaffold import Controlled, Scaffold, momentum_sum, step_server
 from rayfl.component import component
 from rayfl.errors import ConfigError
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import ClientId, Fleet, Replies
-from rayfl.run.engine import initial
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import (
     fleet_of_numbers,
@@ -221,7 +220,7 @@ def test_the_server_steps_by_eta_g(eta_g: float, monkeypatch: pytest.MonkeyPatch
 def test_the_server_averages_batchnorm_statistics() -> None:
     x, y = np.zeros(3, np.float32), np.array([1.0, 2.0, 5.0], np.float32)
     c, dc = np.ones(2, np.float32), np.array([4.0, 8.0], np.float32)
-    update = move(None, x=x, y=y, c=c, dc=dc, eta_g=3.0, share=0.5).update  # type: ignore[arg-type]
+    update = step_server(None, x=x, y=y, c=c, dc=dc, eta_g=3.0, share=0.5).update  # type: ignore[arg-type]
     assert isinstance(update, dict)
     assert update["w"].tolist() == [3.0, 6.0, 5.0]
     assert update["c"].tolist() == [3.0, 5.0]
@@ -238,7 +237,7 @@ def test_c_is_the_mean_of_all_clients(settings: dict[str, str], tmp_path: Path) 
     )
     config = toy_config(row, tmp_path)
     fleet, method = toy_fleet(config), config.method
-    state = method.init(fleet, fleet.serve(initial))
+    state = method.init(fleet, fleet.initial())
     for fleet.round in range(3):
         state = method.round(state, fleet, fleet.round)
         refs = [fleet.state(client, "c") for client in fleet.clients]

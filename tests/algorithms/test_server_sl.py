@@ -12,15 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from rayfl.algorithms.server_sl import train
+from rayfl.algorithms.server_sl import ServerSL, train_at_server
 from rayfl.errors import ConfigError
-from rayfl.fleet.base import Streams
+from rayfl.fleet.executor import Task
+from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.losses.gce import gce
 from rayfl.learn.optimisers import make_optimiser
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import SERVER, Client, Out, Shard, Vector
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
+from tests.phases import run_phase
 
 SERVED: Mapping[str, Any] = {
     # so many test images that evaluation has a task for every actor, as training has only one
@@ -120,7 +122,7 @@ def test_loss_of_two_images() -> None:
 
 
 def learner_of(settings: LocalTraining) -> Learner:
-    def build() -> nn.Module:
+    def build(i: int = 0) -> nn.Module:
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
 
@@ -135,8 +137,10 @@ def shard_of(samples: int) -> Shard:
 def visit(
     learner: Learner, w: Vector, data: Shard, t: int, epochs: int, memory: Vector | None = None
 ) -> Out:
-    nothing = Client(SERVER, data.x[:0], data.y, {}, Streams(0)(t, SERVER), learner)
-    return train(nothing, w=w, memory=memory, data=data, gamma=0.0, epochs=epochs)
+    stream = Streams(0)(Task(SERVER, t, {}, {}))
+    server = Client(SERVER, data.x[:0], data.y, {}, stream, learner)
+    method = ServerSL(epochs=epochs)
+    return run_phase(train_at_server, server, w=w, memory=memory, data=data, method=method)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def visit(
 )
 def test_steps_of_an_epoch(samples: int, batch: int, steps: int) -> None:
     learner = learner_of(LocalTraining(batch_size=batch, drop_last=True))
-    out = visit(learner, learner.resident().dump(), shard_of(samples), 0, 1)
+    out = visit(learner, learner.first_weights(), shard_of(samples), 0, 1)
     assert out.report["steps"] == steps
 
 
@@ -158,7 +162,7 @@ def test_the_optimiser_goes_on_where_it_stopped(settings: dict[str, Any]) -> Non
     too."""
     data = shard_of(12)
     learner = learner_of(LocalTraining(batch_size=12, lr=0.05, **settings))
-    start = learner.resident().dump()
+    start = learner.first_weights()
     once = visit(learner, start, data, 0, 1).update
     assert isinstance(once, Mapping)
     frozen = once["optimiser"].copy()
@@ -180,10 +184,10 @@ def test_the_optimiser_goes_on_where_it_stopped(settings: dict[str, Any]) -> Non
 
 def test_adam_remembers_its_steps() -> None:
     learner = learner_of(LocalTraining(optimizer="adam"))
-    first = make_optimiser(learner.resident(), learner.training)
-    learner.resident().gradient.fill_(1.0)
+    first = make_optimiser(learner.shape_of(), learner.training)
+    learner.shape_of().gradient.fill_(1.0)
     first.step()
     memory = first.dump()
     assert memory[0] == 1
-    again = make_optimiser(learner.resident(), learner.training, memory)
+    again = make_optimiser(learner.shape_of(), learner.training, memory)
     assert np.array_equal(again.dump(), memory)

@@ -31,8 +31,8 @@ ROWS = [
 ]
 
 
-def constant(client: Client, *, w: Any) -> Out:
-    return Out({"n": len(client)}, update=np.array([1.0 if client.id == 0 else 3.0], np.float32))
+def constant(client: Client, *, w: Any, method: SingleGlobal) -> Out:
+    return Out(update=np.array([1.0 if client.id == 0 else 3.0], np.float32))
 
 
 @pytest.mark.parametrize("sizes", [[1, 1], [100, 300], [999, 1]])
@@ -40,7 +40,7 @@ def test_sizes_do_not_weigh(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("rayfl.algorithms.fedavg.train", constant)
     fleet, method = fleet_of(sizes), SingleGlobal()
     state = method.round(method.init(fleet, fleet.put(np.zeros(1, np.float32))), fleet, 0)
-    assert fleet.get(method.model(state)).tolist() == [2.0]
+    assert fleet.get(method.model(state, fleet)).tolist() == [2.0]
 
 
 def test_model_is_that_of_federated_averaging_with_equal_weights(tmp_path: Path) -> None:
@@ -54,11 +54,11 @@ def test_model_is_that_of_federated_averaging_with_equal_weights(tmp_path: Path)
 
 def test_one_evaluation_serves_all_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    start = InlineFleet.start_errand
+    start_errand = InlineFleet.start_errand
 
     def counted(fleet: InlineFleet, phase: Any, each: Any, *more: Any, **shared: Any) -> Any:
         asked.append([task["w"] for task in each.values()])
-        return start(fleet, phase, each, *more, **shared)
+        return start_errand(fleet, phase, each, *more, **shared)
 
     monkeypatch.setattr(InlineFleet, "start_errand", counted)
     run_toy(shortened(toy_config(ROWS[0], tmp_path), 2))

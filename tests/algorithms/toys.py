@@ -4,6 +4,7 @@ methods play on."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch import Tensor, nn
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.config.schema import Config
 from rayfl.federation.scenario import open_federation
-from rayfl.fleet.base import Spec, Streams
+from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.models.network import Network
 from rayfl.protocol import Client, Out
 from rayfl.run.assembly import holdings_of, spec_of
 
@@ -34,8 +37,8 @@ class NoLearner:
 
         self.passes = Passes()
 
-    def seed(self, rng: np.random.Generator) -> None:
-        rng.integers(2)
+    def begin_visit(self, rng: np.random.Generator) -> int:
+        return int(rng.integers(2))
 
 
 def fleet_of(sizes: list[int]) -> InlineFleet:
@@ -51,7 +54,7 @@ def fleet_of(sizes: list[int]) -> InlineFleet:
 
 
 def leave(client: Client, *, models: dict[int, list[float]]) -> Out:
-    return Out({"n": len(client)}, update=np.array(models[client.id], np.float32))
+    return Out(update=np.array(models[client.id], np.float32))
 
 
 class OneNumber(nn.Module):
@@ -108,6 +111,22 @@ def played(
 def number(fleet: InlineFleet, state: Global) -> float:
     """The global model, where it is a number."""
     return float(fleet.get(state.model)[0])
+
+
+@dataclass(frozen=True)
+class GivenBlueprint:
+    """A blueprint whose network is made already."""
+
+    network: Network
+    shape: tuple[int, int, int] = (1, 1, 1)
+    classes: int = 10
+
+    def __call__(self, i: int = 0) -> Network:
+        assert i == 0, "there is only one"
+        return self.network
+
+    def width(self, encoder: str) -> int:
+        raise KeyError(encoder)
 
 
 def toy_fleet(config: Config) -> InlineFleet:

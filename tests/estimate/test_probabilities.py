@@ -65,7 +65,7 @@ def test_entropy_of_one_class_is_zero() -> None:
 
 
 def test_the_table_of_fednoro() -> None:
-    scaled = fill_and_scale([[1, 2], [3, np.nan], [2, 5]])
+    scaled = fill_and_scale([[1.0, 2.0], [3.0, np.nan], [2.0, 5.0]])
     assert scaled.tolist() == [[0, 0], [1, 0], [0.5, 1]]
 
 

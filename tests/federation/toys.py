@@ -1,4 +1,4 @@
-"""A dataset whose pixels are its labels, and the settings of a scenario on it."""
+"""A made-up dataset of any size, and settings that the tests of scenarios share."""
 
 from __future__ import annotations
 

@@ -16,14 +16,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from rayfl.arrays import Ints, Vector
 from rayfl.learn.resident import Resident
-from rayfl.protocol import SERVER, Client, ClientId, Fleet, Out, Ref, Shard, Vector
+from rayfl.protocol import SERVER, Client, ClientId, Fleet, Out, Ref, Shard
 
 Norm = nn.modules.batchnorm._BatchNorm
 
 
 def measure_statistics(
-    client: Client, *, w: Vector, batch_size: int, data: Shard | None = None
+    client: Client,
+    *,
+    w: Vector,
+    batch_size: int,
+    data: Shard | None = None,
 ) -> Out:
     """Cumulative statistics of one pass over a client's images, or the server's of a named set.
 
@@ -45,6 +50,7 @@ def measure_statistics(
     if not len(places) or not len(visitor):
         return Out({"batches": 0})
     learner.probe(visitor.x)
+    # momentum None averages over the batches of this pass: the counters begin at 0 with the load.
     batches = 0
     with torch.no_grad(), _measuring(resident.net):
         for start in range(0, len(visitor), batch_size):
@@ -93,8 +99,15 @@ def remeasure_statistics(
     each = {} if named is None else {SERVER: {"data": fleet.data(named)}}
     if not visited:
         return w
-    got = fleet.map(measure_statistics, visited, each=each, w=w, batch_size=batch_size)
+    got = fleet.map(
+        measure_statistics,
+        visited,
+        each=each,
+        w=w,
+        batch_size=batch_size,
+    )
     batches = {client: float(report["batches"]) for client, report in got.items()}
+    # By batches, not by samples: that is what one pass over all of them would do.
     weights = {client: count for client, count in batches.items() if count}
     if not weights:
         return w
@@ -102,7 +115,7 @@ def remeasure_statistics(
     return fleet.serve(put_statistics, w=w, statistics=mean)["w"]
 
 
-def find_statistics(network: Resident) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def find_statistics(network: Resident) -> Ints:
     """Positions of BatchNorm's running statistics in the flat vector.
 
     Parameters

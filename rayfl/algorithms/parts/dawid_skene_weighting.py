@@ -22,8 +22,9 @@ from rayfl.learn.fit import outputs
 from rayfl.protocol import Client, ClientId, Fleet, Out, Replies, Shard, Vector
 
 
-def vote(client: Client, *, w: Vector, public: Shard) -> Out:
-    """The class that a returned model gives each public image, and how many classes it knows."""
+def vote(client: Client, *, w: Vector, public: Shard, **others: Vector) -> Out:
+    """The class that a returned model gives each public image, and how many classes it knows. What
+    else the host's clients leave (a control variate) has no vote."""
     logits = outputs(client.learner, w, public.x)
     # Finite weights can still overflow on an image: such a model has no opinion of it, and class 0
     # stands for none.

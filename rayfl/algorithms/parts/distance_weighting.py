@@ -19,15 +19,20 @@ from typing import Literal
 import numpy as np
 
 from rayfl.algorithms.parts.weighting import Weighting
+from rayfl.arrays import Floats, Vector
 from rayfl.component import component
 from rayfl.learn.distance import measure_distance
-from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies, Vector
+from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies
 
 Weights = Mapping[ClientId, float]
 
 
 def measure_distances(
-    server: Client, *, others: Sequence[Vector], statistics: bool = True, **update: Vector
+    server: Client,
+    *,
+    others: Sequence[Vector],
+    statistics: bool = True,
+    **update: Vector,
 ) -> Out:
     """How far an update is from each of several models.
 
@@ -42,9 +47,18 @@ def measure_distances(
     update
         The update that is examined, under its name.
     """
+    # One vector, whatever the method calls it.
     (own,) = update.values()
     network = server.learner.shape_of()
-    gaps = [measure_distance(network, own, other, statistics).total for other in others]
+    gaps = [
+        measure_distance(
+            network,
+            own,
+            other,
+            statistics,
+        ).total
+        for other in others
+    ]
     return Out({"distances": np.array(gaps)})
 
 
@@ -53,7 +67,7 @@ def find_distances(
     others: Sequence[Ref],
     clients: Iterable[ClientId] | None = None,
     statistics: bool = True,
-) -> dict[ClientId, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+) -> dict[ClientId, Floats]:
     """Distances of updates from some models, measured where the updates lie, by client.
 
     Parameters
@@ -92,6 +106,7 @@ def dampen_by_largest(sizes: Weights, distances: Weights) -> dict[ClientId, floa
     >>> [round(weight / sum(found.values()), 6) for weight in found.values()]
     [0.426933, 0.258948, 0.31412]
     """
+    # The authors' code divides 0 by 0 where nobody is noisy.
     largest = max(distances.values(), default=0.0) or 1.0
     return {
         client: float(size * np.exp(-distances[client] / largest)) for client, size in sizes.items()
@@ -160,7 +175,13 @@ class ByDistance(Weighting):
         if not noisy or not clean:
             return sizes
         others = [got.ref(client) for client in clean]
-        found = find_distances(got, others, noisy, self.statistics)
+        found = find_distances(
+            got,
+            others,
+            noisy,
+            self.statistics,
+        )
+        # Clean clients keep their whole size, however far they lie from each other.
         distances = dict.fromkeys(got, 0.0)
         distances |= {client: float(gaps.min()) for client, gaps in found.items()}
         return dampen_by_largest(sizes, distances)

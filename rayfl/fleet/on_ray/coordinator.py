@@ -4,6 +4,7 @@ dies."""
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ log = logging.getLogger("rayfl")
 DEATHS_WITHOUT_PROGRESS = 3
 HEED_SECONDS = 0.2
 LINGER_SECONDS = 0.2
-GRACE_SECONDS = 2.5  # `ray job stop` kills three seconds after it asked
+GRACE_SECONDS = 20.0
+"""For the last checkpoint: Slurm and Kubernetes kill 30 seconds after they asked."""
 
 
 class DrivenRun(Protocol):
@@ -250,6 +252,15 @@ def pin_to_this_node() -> Any:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
+def _grace_seconds() -> float:
+    """How long a checkpoint may take after the driver was asked to stop."""
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
+        return GRACE_SECONDS
+    # `ray job stop` kills three seconds after it asked, or as its environment has it.
+    given = float(os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", "3"))
+    return max(given - 0.5, 0.5)
+
+
 class Following:
     """One coordinator, followed by the driver."""
 
@@ -284,7 +295,7 @@ class Following:
         import ray
 
         try:
-            ray.get(self.coordinator.save.remote(), timeout=GRACE_SECONDS)
+            ray.get(self.coordinator.save.remote(), timeout=_grace_seconds())
         except Exception as error:
             log.warning(
                 "no fresh checkpoint could be written (%s): the one before it stands",

@@ -57,12 +57,19 @@ def turn_hue(x: Tensor, turn: Tensor) -> Tensor:
     if x.shape[1] == 1:
         return x
     red, green, blue = x.unbind(1)
-    value, chroma = x.amax(1), x.amax(1) - x.amin(1)
+    value = x.amax(1)
+    chroma = value - x.amin(1)
     safe = chroma.clamp(min=torch.finfo(x.dtype).tiny)
     sixth = torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe)
     sixth = torch.where(value == red, (green - blue) / safe, sixth)
     sixth += 6 * turn.to(x.device)[:, None, None]
-    place = sixth[:, None] + torch.tensor([5.0, 3.0, 1.0], device=x.device).view(1, 3, 1, 1)
+    channels = torch.tensor([5.0, 3.0, 1.0], device=x.device)
+    place = sixth[:, None] + channels.view(
+        1,
+        3,
+        1,
+        1,
+    )
     place = place.remainder_(6)
     share = torch.minimum(place, 4 - place).clamp_(0, 1)
     return (value[:, None] - chroma[:, None] * share).clamp_(0, 255)
@@ -73,7 +80,9 @@ def change_sharpness(x: Tensor, factor: Tensor) -> Tensor:
     if min(x.shape[2:]) < 3:
         return x
     pixels = x.float()
-    smooth = (9 * F.avg_pool2d(pixels, 3, stride=1) + 4 * pixels[:, :, 1:-1, 1:-1]) / 13
+    centre = pixels[:, :, 1:-1, 1:-1]
+    around = F.avg_pool2d(pixels, 3, stride=1)
+    smooth = (9 * around + 4 * centre) / 13
     pixels = pixels.clone()
     pixels[:, :, 1:-1, 1:-1] = smooth if x.is_floating_point() else smooth.round()
     return blend_images(x, pixels, factor)
@@ -92,19 +101,23 @@ def solarize(x: Tensor, threshold: Tensor) -> Tensor:
 
 def stretch_contrast(x: Tensor) -> Tensor:
     """Stretch each channel to the whole range; a constant channel stays."""
-    low, high = x.amin((2, 3), keepdim=True).float(), x.amax((2, 3), keepdim=True).float()
+    low = x.amin((2, 3), keepdim=True).float()
+    high = x.amax((2, 3), keepdim=True).float()
     flat = low == high
-    stretched = (x - low.masked_fill(flat, 0)) * (255 / (high - low)).masked_fill(flat, 1)
+    start = low.masked_fill(flat, 0)
+    factor = (255 / (high - low)).masked_fill(flat, 1)
+    stretched = (x - start) * factor
     return stretched.clamp_(0, 255).to(x.dtype)
 
 
 def equalize(x: Tensor) -> Tensor:
     """Flatten the histogram of each channel of uint8 images, as PIL does."""
     planes = x.flatten(2).flatten(0, 1).long()
+    length = GREY_LEVELS * len(planes)
+    # One histogram for all channels: each has 256 bins of its own.
     offset = GREY_LEVELS * torch.arange(len(planes), device=x.device)[:, None]
-    counts = torch.bincount((planes + offset).flatten(), minlength=GREY_LEVELS * len(planes)).view(
-        -1, GREY_LEVELS
-    )
+    bins = torch.bincount((planes + offset).flatten(), minlength=length)
+    counts = bins.view(-1, GREY_LEVELS)
     last = counts.gather(1, planes.amax(1, keepdim=True))
     step = (planes.shape[1] - last) // (GREY_LEVELS - 1)
     before = counts.cumsum(1) - counts

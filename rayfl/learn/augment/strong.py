@@ -68,13 +68,19 @@ class Strong:
         # equalising and posterising are defined on 256 levels; by way of float it is a copy, free
         # to be written to
         out = x.float().round().to(torch.uint8).contiguous()
-        out = CropFlip(padding=self.padding, mode="reflect", flip=self.flip)(out, generator)
+        weak = CropFlip(padding=self.padding, mode="reflect", flip=self.flip)
+        out = weak(out, generator)
+        least = self.m if self.least is None else self.least
         for _ in range(self.n):
             apply_random_operation_(
-                out, self.m if self.least is None else self.least, self.m, generator
+                out,
+                least,
+                self.m,
+                generator,
             )
         side = self._cutout_of(min(x.shape[2:]))
-        return lay_out_like(cut_out_squares(out, side, generator).float(), x)
+        cut = cut_out_squares(out, side, generator)
+        return lay_out_like(cut.float(), x)
 
     def _cutout_of(self, shortest: int) -> int:
         """The side of the square for images whose shorter side this is."""
@@ -88,14 +94,26 @@ class Strong:
         return self.cutout
 
 
-def apply_random_operation_(x: Tensor, least: int, most: int, generator: torch.Generator) -> None:
+def apply_random_operation_(
+    x: Tensor,
+    least: int,
+    most: int,
+    generator: torch.Generator,
+) -> None:
     """Apply one of the operations to each image, at a magnitude in {least, ..., most} and with a
     random sign."""
     choice = draw_integers(len(x), generator, len(OPERATIONS))
-    strength = (least + draw_integers(len(x), generator, most - least + 1)) / TOP
-    signed = torch.where(toss_coins(len(x), generator, 0.5), strength, -strength)
+    above = draw_integers(len(x), generator, most - least + 1)
+    strength = (least + above) / TOP
+    positive = toss_coins(len(x), generator, 0.5)
+    signed = torch.where(positive, strength, -strength)
     amounts = [signed if name in SIGNED else strength for name in OPERATIONS]
-    apply_by_choice_(x, choice, amounts, tuple(OPERATIONS.values()))
+    apply_by_choice_(
+        x,
+        choice,
+        amounts,
+        tuple(OPERATIONS.values()),
+    )
 
 
 def cut_out_squares(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
@@ -103,20 +121,34 @@ def cut_out_squares(x: Tensor, side: int, generator: torch.Generator) -> Tensor:
     Taylor, 2017)."""
     if side == 0:
         return x
-    down, across = (
-        _draw_stretch(len(x), length, side, generator).to(x.device) for length in x.shape[2:]
-    )
-    return x.masked_fill((down[:, :, None] & across[:, None, :])[:, None], MID_GREY)
+    height, width = x.shape[2:]
+    down = _draw_stretch(
+        len(x),
+        height,
+        side,
+        generator,
+    ).to(x.device)
+    across = _draw_stretch(
+        len(x),
+        width,
+        side,
+        generator,
+    ).to(x.device)
+    square = down[:, :, None] & across[:, None, :]
+    return x.masked_fill(square[:, None], MID_GREY)
 
 
-def _draw_stretch(n: int, length: int, side: int, generator: torch.Generator) -> Tensor:
+def _draw_stretch(
+    n: int,
+    length: int,
+    side: int,
+    generator: torch.Generator,
+) -> Tensor:
     """Which of `length` positions lie within a stretch of `side` around a uniform one, (n,
     length)."""
-    offset = (
-        torch.arange(length, device=generator.device)
-        - draw_integers(n, generator, length)[:, None]
-        + side // 2
-    )
+    centre = draw_integers(n, generator, length)[:, None]
+    position = torch.arange(length, device=generator.device)
+    offset = position - centre + side // 2
     return (offset >= 0) & (offset < side)
 
 
@@ -124,23 +156,26 @@ def _warp_images(x: Tensor, matrix: Tensor) -> Tensor:
     """Look up each pixel at `matrix` (N, 2, 3) times its centre (x, y, 1), measured from the
     image's; black outside."""
     height, width = x.shape[2:]
-    down = torch.arange(height, device=x.device)[:, None] - (height - 1) / 2
-    across = torch.arange(width, device=x.device) - (width - 1) / 2
+    rows = torch.arange(height, device=x.device)
+    columns = torch.arange(width, device=x.device)
+    down = rows[:, None] - (height - 1) / 2
+    across = columns - (width - 1) / 2
     a, b, shift = matrix[..., None, None].unbind(2)
     source = a * across + b * down + shift
     column = torch.floor(source[:, 0] + width / 2).long()
     row = torch.floor(source[:, 1] + height / 2).long()
     outside = (column < 0) | (column >= width) | (row < 0) | (row >= height)
-    index = (row * width + column).masked_fill_(outside, 0).view(len(x), 1, -1)
-    moved = x.flatten(2).gather(2, index.expand(-1, x.shape[1], -1)).view(x.shape)
+    place = (row * width + column).masked_fill_(outside, 0)
+    index = place.view(len(x), 1, -1).expand(-1, x.shape[1], -1)
+    moved = x.flatten(2).gather(2, index).view(x.shape)
     return moved.masked_fill_(outside[:, None], 0)
 
 
 def _stack_matrices(rows: list[list[Tensor | float]], like: Tensor) -> Tensor:
     """The matrices (N, 2, 3) with these entries, each a number or one number an image."""
-    return torch.stack(
-        [torch.stack([like.new_zeros(len(like)) + entry for entry in row], 1) for row in rows], 1
-    )
+    zeros = like.new_zeros(len(like))
+    filled = [torch.stack([zeros + entry for entry in row], dim=1) for row in rows]
+    return torch.stack(filled, dim=1)
 
 
 def shear_x(x: Tensor, strength: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ def kl_divergence(rows: Tensor, logits: Tensor) -> Tensor:
     """
     targets = rows.detach()
     log_p = logits.log_softmax(-1)
+    # 0 in the place of minus infinity: 0 * inf has no gradient that one could use.
     known = log_p.masked_fill(log_p.isneginf(), 0.0)
     return (torch.xlogy(targets, targets) - targets * known).sum(-1)
 

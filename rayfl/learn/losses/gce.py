@@ -19,7 +19,12 @@ from rayfl.errors import ConfigError, broken
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 
 
-def gce(logits: Tensor, targets: Tensor, gamma: float = 0.6, floor: float = 0.0) -> Tensor:
+def gce(
+    logits: Tensor,
+    targets: Tensor,
+    gamma: float = 0.6,
+    floor: float = 0.0,
+) -> Tensor:
     """The generalised cross-entropy of every sample.
 
     Parameters

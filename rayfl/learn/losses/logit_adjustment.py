@@ -29,6 +29,7 @@ def log_prior(counts: ArrayLike) -> Tensor:
     if not bool((sizes >= 0).all()) or not bool(total > 0):
         rule = "the counts of a class prior are not negative, and one is positive"
         raise DataError(broken(rule, np.asarray(counts).tolist()))
+    # In double precision up to here: the shares of rare classes are small.
     return (sizes / total).log().float()
 
 

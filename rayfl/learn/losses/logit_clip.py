@@ -18,7 +18,12 @@ from rayfl.errors import ConfigError, broken
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 
 
-def logit_clip(logits: Tensor, tau: float = 1.0, compat: bool = False, norm: float = 2.0) -> Tensor:
+def logit_clip(
+    logits: Tensor,
+    tau: float = 1.0,
+    compat: bool = False,
+    norm: float = 2.0,
+) -> Tensor:
     """Rows of logits with norms of at most `tau`.
 
     Parameters
@@ -37,7 +42,12 @@ def logit_clip(logits: Tensor, tau: float = 1.0, compat: bool = False, norm: flo
         raise ConfigError(broken("LogitClip's tau must be positive", tau))
     if tau == math.inf:
         return logits
-    length = torch.linalg.vector_norm(logits, ord=norm, dim=-1, keepdim=True)
+    length = torch.linalg.vector_norm(
+        logits,
+        ord=norm,
+        dim=-1,
+        keepdim=True,
+    )
     too_long = length > tau
     target = 1 / tau if compat else tau
     # the divisor of an unclipped row is 1, so that no branch can emit NaN
@@ -64,4 +74,9 @@ class LogitClip(SampleLoss):
 
     def _clip(self, logits: Tensor) -> Tensor:
         tau = math.inf if self.tau is None else self.tau
-        return logit_clip(logits, tau, self.compat, self.norm)
+        return logit_clip(
+            logits,
+            tau,
+            self.compat,
+            self.norm,
+        )

@@ -54,6 +54,7 @@ def select_small_losses(losses: Tensor, share: float, rounding: Rounding = "down
     rounding
         Whether a part of a sample is dropped or counted.
     """
+    # A sample that overflows is no sample of small loss, and must not decide the order either.
     ranks = losses.detach().nan_to_num(nan=torch.inf, posinf=torch.inf)
     kept = count_kept(len(ranks), share, rounding)
     return ranks.argsort(stable=True)[:kept]

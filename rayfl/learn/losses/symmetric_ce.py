@@ -66,7 +66,12 @@ class SymmetricCrossEntropy(SampleLoss):
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self._neutral:
             return CROSS_ENTROPY(logits, targets)
-        return symmetric_ce(logits, targets, self.alpha, self.beta)
+        return symmetric_ce(
+            logits,
+            targets,
+            self.alpha,
+            self.beta,
+        )
 
     def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self._neutral:

@@ -16,13 +16,13 @@ from types import MappingProxyType
 
 from rayfl.errors import ConfigError, DataError, broken, nearest
 from rayfl.study.cells import Cell
-from rayfl.study.schema import Printed, Score
+from rayfl.study.schema import Choice, Printed, Score
 
 Row = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Figure:
+class PrintedFigure:
     """A printed mean with its deviation, as they are printed, and the mean as a number where it is
     one."""
 
@@ -34,56 +34,57 @@ class Figure:
 
 
 @lru_cache(maxsize=32)
-def rows(file: Path) -> tuple[Row, ...]:
+def read_rows(file: Path) -> tuple[Row, ...]:
     """The rows of a printed file."""
     try:
         with file.open(encoding="utf-8", newline="") as text:
             return tuple(csv.DictReader(text))
     except (OSError, ValueError) as error:
-        raise DataError(
-            broken("printed.file is a readable CSV file", f"{file} ({error})")
-        ) from None
+        rule = "printed.file is a readable CSV file"
+        raise DataError(broken(rule, f"{file} ({error})")) from None
 
 
-def printed(cell: Cell, score: Score) -> Figure:
+def find_printed(cell: Cell, score: Score) -> PrintedFigure:
     """What the paper prints for a score of a cell; empty where it prints nothing."""
     source = cell.study.printed
     if source is None:
-        return Figure()
-    wanted = columns(source, cell, score)
-    fits = [number for number, row in enumerate(rows(Path(source.file))) if fitting(row, wanted)]
+        return PrintedFigure()
+    wanted = _fill_columns(source, cell, score)
+    rows = read_rows(Path(source.file))
+    fits = [number for number, row in enumerate(rows) if _has_texts(row, wanted)]
     if len(fits) > 1:
-        raise ConfigError(
-            broken("printed.where fits one row of the file at most", f"{len(fits)} for {wanted}")
-        )
+        rule = "printed.where fits one row of the file at most"
+        raise ConfigError(broken(rule, f"{len(fits)} for {wanted}"))
     if not fits:
-        return Figure()
-    row = rows(Path(source.file))[fits[0]]
+        return PrintedFigure()
+    row = rows[fits[0]]
     mean = row[source.mean]
-    return Figure(mean, row.get(source.std) or "", number(mean, source.symbols), fits[0])
+    std = row.get(source.std) or ""
+    return PrintedFigure(mean, std, parse_number(mean, source.symbols), fits[0])
 
 
-def columns(source: Printed, cell: Cell, score: Score) -> dict[str, str]:
+def _fill_columns(source: Printed, cell: Cell, score: Score) -> dict[str, str]:
     """The texts that a row must have, by column."""
-    words = {
-        axis: choice.title if choice.printed is None else choice.printed
-        for axis, choice in cell.chosen.items()
-    }
-    words["score"] = score.title if score.printed is None else score.printed
+    words = {axis: _choose_word(choice) for axis, choice in cell.chosen.items()}
+    words["score"] = _choose_word(score)
     try:
         return {column: template.format_map(words) for column, template in source.where.items()}
     except (KeyError, ValueError, IndexError) as error:
+        rule = f"printed.where names axes in braces ({', '.join(words)})"
         hint = nearest(str(error).strip("'"), words)
-        raise ConfigError(
-            broken(f"printed.where names axes in braces ({', '.join(words)})", error, hint)
-        ) from None
+        raise ConfigError(broken(rule, error, hint)) from None
 
 
-def fitting(row: Row, wanted: Mapping[str, str]) -> bool:
+def _choose_word(named: Choice | Score) -> str:
+    """What the printed file calls a choice or a score."""
+    return named.title if named.printed is None else named.printed
+
+
+def _has_texts(row: Row, wanted: Mapping[str, str]) -> bool:
     return all(row.get(column) == text for column, text in wanted.items())
 
 
-# -- formulas --------------------------------------------------------------------------------------------------------
+# -- formulas --------------------------------------------------------------------------------------
 
 OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -92,7 +93,7 @@ OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 }
 
 
-def number(text: str, symbols: Mapping[str, float] = MappingProxyType({})) -> float:
+def parse_number(text: str, symbols: Mapping[str, float] = MappingProxyType({})) -> float:
     """A printed number, or a printed formula such as `(k + 1)M` in these symbols; nan for anything
     else."""
     try:
@@ -104,17 +105,17 @@ def number(text: str, symbols: Mapping[str, float] = MappingProxyType({})) -> fl
     # What stands side by side is a product: 2eF, (k + 1)M.
     explicit = re.sub(r"(?<=[\w)])\s*(?=[A-Za-z(])", "*", text)
     try:
-        return evaluated(ast.parse(explicit, mode="eval").body, symbols)
+        return _evaluate_formula(ast.parse(explicit, mode="eval").body, symbols)
     except (SyntaxError, KeyError, TypeError):
         return math.nan
 
 
-def evaluated(node: ast.expr, symbols: Mapping[str, float]) -> float:
+def _evaluate_formula(node: ast.expr, symbols: Mapping[str, float]) -> float:
     """Sums and products of numbers and symbols, and nothing else."""
     if isinstance(node, ast.BinOp):
-        return OPERATORS[type(node.op)](
-            evaluated(node.left, symbols), evaluated(node.right, symbols)
-        )
+        combine = OPERATORS[type(node.op)]
+        left = _evaluate_formula(node.left, symbols)
+        return combine(left, _evaluate_formula(node.right, symbols))
     if isinstance(node, ast.Name):
         return symbols[node.id]
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
