@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.learn.augment import AUGMENTATIONS
-from rayfl.learn.augment.mixup import mixup
+from rayfl.learn.mixing import encode_labels, mix_rows
 
 BATCH, SIDE, CLASSES, WIDTH = 64, 32, 10, 64
 WARM_UP = 5
@@ -45,7 +45,7 @@ def contenders() -> dict[str, Callable[[], object]]:
     raw = torch.randint(256, (BATCH, 3, SIDE, SIDE), generator=generator, dtype=torch.uint8)
     raw = raw.contiguous(memory_format=torch.channels_last)
     y = torch.randint(CLASSES, (BATCH,), generator=generator)
-    one_hot = nn.functional.one_hot(y, CLASSES).float()
+    rows = encode_labels(y, CLASSES)
     pixels = raw.float() / 255
     timed: dict[str, Callable[[], object]] = {
         "train, channels last": train_step(pixels, y, torch.channels_last),
@@ -55,7 +55,7 @@ def contenders() -> dict[str, Callable[[], object]]:
         timed[name] = partial(AUGMENTATIONS.build(name), raw, generator)
     weak = AUGMENTATIONS.build({"name": "weak", "ctrr": True})
     timed["weak (ctrr)"] = partial(weak, raw, generator)
-    timed["mixup"] = partial(mixup, pixels, one_hot, 1.0, generator)
+    timed["mixup"] = partial(mix_rows, pixels, rows, 1.0, generator)
     return timed
 
 

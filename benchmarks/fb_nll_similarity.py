@@ -14,7 +14,7 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.estimate import agglomerative, similarity_matrix, spectra
+from rayfl.estimate import cluster_by_linkage, similarity_matrix, spectra
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import DATASETS, data_root
 from rayfl.models import ENCODERS
@@ -76,7 +76,7 @@ def print_matrix(title: str, matrix: Floats) -> None:
     print(title)
     for row in matrix:
         print("   " + "  ".join(f"{value:.3f}" for value in row))
-    clusters = " ".join(map(str, agglomerative(1 - matrix, len(TASKS))))
+    clusters = " ".join(map(str, cluster_by_linkage(1 - matrix, len(TASKS))))
     print(
         f"   inside {inside.min():.3f}-{inside.max():.3f}, across {across.min():.3f}-{across.max():.3f}",
         end="",

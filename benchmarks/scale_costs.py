@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.fleet.executor import Done
-from rayfl.fleet.garbage import settling_in
+from rayfl.fleet.host import spare_imports
 from rayfl.protocol import Client, Out, Vector
 
 if TYPE_CHECKING:
@@ -209,9 +209,9 @@ def settled_fleet(output: str, actors: int, keepers: int) -> Iterator[RayFleet]:
     """A fleet whose process has been through the same imports as a coordinator, and let go of them
     as it does."""
     setting = {**settings(actors, output, 10, MANY), "clients": MANY, "partition": "iid"}
-    with settling_in():
+    with spare_imports():
         _, fleet = driven(setting, actors, cpus=0.125, keepers=keepers)
-    fleet.node = "another"
+    fleet.pool.node = "another"
     try:
         yield fleet
     finally:
@@ -236,7 +236,8 @@ def rounds_of_nothing(fleet: RayFleet, clients: int, numbers: int, rounds: int =
 
 
 def keepers_seconds(fleet: RayFleet) -> float:
-    return sum(tally.seconds for tally in fleet.keepers.tallies())
+    keepers = fleet.routes.keepers
+    return 0.0 if keepers is None else sum(tally.seconds for tally in keepers.take_tallies())
 
 
 def crossing_cost(output: str) -> float:
@@ -249,7 +250,10 @@ def crossing_cost(output: str) -> float:
             seconds = []
             for t in range(12):
                 # The same halves, dealt the other way round.
-                fleet._others_first = lambda places: sorted(places, reverse=fleet.round % 2 > 0)  # type: ignore[method-assign]
+                pool = fleet.pool
+                pool.others_first = lambda places: sorted(  # type: ignore[method-assign]
+                    places, key=lambda place: place.number, reverse=fleet.round % 2 > 0
+                )
                 fleet.round, before = t, keepers_seconds(fleet)
                 fleet.map(
                     idle_visit, range(clients), w=np.ones(8, np.float32), numbers=STATES["large"]

@@ -1,7 +1,8 @@
 """rayfl: federated learning with noisy labels, simulated on Ray.
 
 >>> import rayfl
->>> result = rayfl.run({"clients": 5, "training": {"rounds": 2}, "fleet": "inline"})  # doctest: +SKIP
+>>> settings = {"clients": 5, "training": {"rounds": 2}, "fleet": "inline"}
+>>> result = rayfl.run(settings)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -33,3 +34,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rayfl' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What a notebook completes: also what has not been imported yet."""
+    return sorted({*globals(), *__all__})

@@ -15,3 +15,5 @@ Floats = NDArray[np.float64]
 """Numbers in double precision, of any shape."""
 Bools = NDArray[np.bool_]
 """A mask."""
+Ints = NDArray[np.int64]
+"""Whole numbers, of any shape."""

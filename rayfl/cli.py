@@ -7,15 +7,24 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rayfl.commands.listings import LISTINGS
 from rayfl.errors import RayflError
 from rayfl.version import __version__
 
+if TYPE_CHECKING:
+    from rayfl.run.signals import Interrupted
+
 GROUPS = {
+    "check": (
+        "rayfl.commands.check:check",
+        "Check a method of your own: the same bits everywhere, and that it learns.",
+    ),
     "data": ("rayfl.commands.data:data", "Fetch datasets and look at them."),
     "scenario": (
         "rayfl.commands.scenario:scenario",
@@ -31,14 +40,33 @@ GROUPS = {
         "Tables, figures and a page of a study or an MLflow experiment.",
     ),
 }
-REGISTRIES = {
-    "methods": "List the methods, or show one with its hyper-parameters.",
-    "datasets": "List the datasets, or show one with its settings.",
-    "models": "List the networks, or show one with its settings.",
-    "partitions": "List the partitions, or show one with its settings.",
-    "noises": "List the label noises, or show one with its settings.",
-    "encoders": "List the frozen encoders, or show one with its settings.",
-}
+SHOWN = (
+    "test/accuracy",
+    "test/top5_accuracy",
+    "test/worst_client",
+    "test/macro_f1",
+    "test/loss",
+    "clusters/",
+    "reliability/",
+    "labels/",
+)
+"""Metrics that a run ends with on the screen, in this order; a slash at the end takes all below."""
+
+
+def _default_output() -> Path:
+    from rayfl.config.schema import default_output
+
+    return default_output()
+
+
+Output = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=_default_output,
+    show_default="RAYFL_OUTPUT, or outputs",
+    help="The folder that runs lie below.",
+)
 ConfigFile = click.argument("config", type=click.Path(path_type=Path))
 Overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 
@@ -92,29 +120,35 @@ def run(
     config: Path, overrides: tuple[str, ...], resume: str | None, address: str | None, quiet: bool
 ) -> None:
     """Run CONFIG."""
-    from rayfl.config.schema import read_config, validated
-    from rayfl.fleet.garbage import settling_in
+    from rayfl.config.files import read_config
+    from rayfl.config.schema import validated
+    from rayfl.fleet.host import spare_imports
     from rayfl.fleet.on_ray.connection import ahead
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.progress import progress_for
 
     plain = read_config(config, overrides)
     with ahead(plain, address):
-        with settling_in():
+        with spare_imports():
             settings = validated(plain, str(config))
         progress = progress_for(settings.training.rounds, quiet)
         result = run_experiment(settings, resume=resume, address=address, progress=progress)
-    final = {
-        name: value
-        for name, value in result.metrics.items()
-        if name.startswith(("test/a", "test/l", "test/m", "labels/"))
-    }
-    for name, value in final.items():
+    for name, value in _final_metrics(result.metrics):
         click.echo(f"{name:26} {value:.4f}")
     click.echo(f"{'run':26} {result.directory}")
     click.echo(f"{'mlflow run':26} {result.mlflow_run_id or 'none'}")
     click.echo(f"{'scenario sha256':26} {result.scenario_sha256}")
     click.echo(f"{'model sha256':26} {result.sha256}")
+
+
+def _final_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    """What a person wants to know of a finished run, in the order of `SHOWN`."""
+    chosen = []
+    for wanted in SHOWN:
+        for name, value in metrics.items():
+            if name == wanted or (wanted.endswith("/") and name.startswith(wanted)):
+                chosen.append((name, value))
+    return chosen
 
 
 @rayfl.command()
@@ -124,6 +158,7 @@ def run(
     type=click.Path(path_type=Path),
     default=Path("configs/quickstart.yaml"),
     show_default=True,
+    help="By default the one that comes with rayfl, wherever one stands.",
 )
 @Overrides
 @click.option("--quiet", is_flag=True, help="No progress, only the table.")
@@ -147,15 +182,12 @@ def show_config(config: Path, overrides: tuple[str, ...]) -> None:
 
 
 @rayfl.command()
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True
-)
+@Output
 @click.option("--uri", help="The MLflow store; by default the sqlite file below the output folder.")
 def sync(output: Path, uri: str | None) -> None:
     """Carry what runs could not track, because the server was away, to MLflow."""
-    from rayfl.config.schema import mask
-    from rayfl.tracking.tracker import default_uri
-    from rayfl.tracking.tracker import sync as carry
+    from rayfl.config.secrets import mask
+    from rayfl.tracking.tracker import default_uri, sync as carry
 
     target = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output.absolute())
     try:
@@ -170,9 +202,7 @@ def sync(output: Path, uri: str | None) -> None:
 
 
 @rayfl.command()
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True
-)
+@Output
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 def ui(output: Path, port: int) -> None:
     """Open the MLflow UI on this project's store, on loopback."""
@@ -198,9 +228,7 @@ def ui(output: Path, port: int) -> None:
 
 
 @rayfl.command()
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("outputs"), show_default=True
-)
+@Output
 @click.option("--address", help="A Ray cluster to look at.")
 def doctor(output: Path, address: str | None) -> None:
     """Check versions, Ray, GPUs, disk and the MLflow store; say what is wrong and what to do."""
@@ -218,7 +246,7 @@ def doctor(output: Path, address: str | None) -> None:
 
 def add_registry_commands() -> None:
     """`rayfl methods`, `rayfl datasets` and so on: what a configuration can name."""
-    for plural, text in REGISTRIES.items():
+    for plural, described in LISTINGS.items():
 
         def listing(name: str | None, plural: str = plural) -> None:
             from rayfl.commands.registries import show
@@ -226,7 +254,8 @@ def add_registry_commands() -> None:
             show(plural, name)
 
         argument = click.Argument(["name"], required=False)
-        rayfl.add_command(click.Command(plural, params=[argument], callback=listing, help=text))
+        command = click.Command(plural, params=[argument], callback=listing, help=described.help)
+        rayfl.add_command(command)
 
 
 add_registry_commands()
@@ -234,36 +263,34 @@ add_registry_commands()
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; every failure that a person can mend is one message and an exit code."""
+    from rayfl.run.signals import Interrupted, stoppable
+
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    # A method of the user's own lies beside the configuration, not in an installed package.
+    # Modules of the user's own are found in the working directory, too; not only beside the
+    # configuration.
     sys.path.insert(0, os.getcwd())
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
+        with stoppable():
+            return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
     except RayflError as error:
         if "--debug" in words:
             raise
-        from rayfl.config.schema import mask
+        from rayfl.config.secrets import mask
 
         click.echo(f"error: {mask(str(error))}", err=True)
         sys.exit(error.exit_code)
-    except SystemExit:
-        raise
-    except BaseException as stopped:
-        explain_interruption(stopped)
-        raise
+    except Interrupted as interruption:
+        click.echo(_explain_interruption(interruption), err=True)
+        # What a shell expects of a command that a signal ended.
+        sys.exit(128 + interruption.number)
 
 
-def explain_interruption(stopped: BaseException) -> None:
-    """A run that was told to stop says how to go on, and exits as the signal would have it."""
-    from rayfl.run.experiment import Interrupted
-
-    if isinstance(stopped, Interrupted):
-        where = stopped.directory.name if stopped.directory else "auto"
-        click.echo(
-            f"stopped by {stopped}; go on with the same command and --resume {where}", err=True
-        )
-        sys.exit(128 + stopped.number)
+def _explain_interruption(interruption: Interrupted) -> str:
+    if interruption.directory is None:
+        return f"stopped by {interruption}"
+    name = interruption.directory.name
+    return f"stopped by {interruption}; go on with the same command and --resume {name}"
 
 
 if __name__ == "__main__":

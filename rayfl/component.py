@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, cast
 
-from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter
 from pydantic.dataclasses import dataclass as validated
 from typing_extensions import dataclass_transform
 
@@ -81,11 +81,15 @@ class Registry(Generic[T]):
 
     def describe(self, part: object) -> dict[str, Any]:
         """The mapping that builds this component again."""
+        adapter = TypeAdapter(type(part))
+        dumped: dict[str, Any] = adapter.dump_python(cast(Any, part), mode="json")
+        return {"name": self.name_of(part), **dumped}
+
+    def name_of(self, part: object) -> str:
+        """The short name of a component, or the import path of one that has none."""
         cls = type(part)
         path = f"{cls.__module__}:{cls.__qualname__}"
-        short = next((name for name, entry in self.entries.items() if entry == path), path)
-        dumped: dict[str, Any] = TypeAdapter(cls).dump_python(cast(Any, part), mode="json")
-        return {"name": short, **dumped}
+        return next((name for name, entry in self.entries.items() if entry == path), path)
 
 
 def slot(registry: Registry[Any]) -> Any:
@@ -105,6 +109,15 @@ class _Slot:
             PlainSerializer(self.registry.describe),
         ]
         return handler.generate_schema(annotated)
+
+
+def registry_of(owner: type[BaseModel], setting: str) -> Registry[Any]:
+    """The registry of a slot, which is a field of a section."""
+    metadata = owner.model_fields[setting].metadata
+    found = next((mark for mark in metadata if isinstance(mark, _Slot)), None)
+    if found is None:
+        raise KeyError(f"{owner.__name__}.{setting} is no slot")
+    return found.registry
 
 
 def refused_as_value(registry: Registry[Any], spec: Any) -> Any:

@@ -6,104 +6,216 @@ promises.
 
 from __future__ import annotations
 
-from rayfl.algorithms.fedavg import FedAvg, Global, train
-from rayfl.algorithms.parts.aggregation import AGGREGATIONS, Aggregation, WeightedMean
-from rayfl.algorithms.parts.server_training import for_epochs, refuse_idle_server
-from rayfl.algorithms.parts.weighting import WEIGHTINGS, BySize, Equal, Weighting
-from rayfl.component import (
-    Count,
-    Fraction,
-    Natural,
-    NonNegative,
-    Positive,
-    component,
-    neutral,
-    slot,
-)
-from rayfl.errors import ConfigError, RayflError, broken
-from rayfl.learn.augment import AUGMENTATIONS, Augmentation
-from rayfl.learn.batches import Batch, draw_batches
-from rayfl.learn.fit import outputs, sample_losses
-from rayfl.learn.local_fit import Fit, Fitting, Pull, Trained
-from rayfl.learn.losses import LOSSES
-from rayfl.learn.losses.base import CROSS_ENTROPY, CrossEntropy, SampleLoss
-from rayfl.protocol import (
-    SERVER,
-    Algorithm,
-    Blueprint,
-    Client,
-    ClientId,
-    DataRef,
-    Fleet,
-    Images,
-    Labels,
-    NobodyLeft,
-    Out,
-    Phase,
-    Ref,
-    Replies,
-    Report,
-    Served,
-    Shard,
-    State,
-    Vector,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AGGREGATIONS",
-    "AUGMENTATIONS",
-    "CROSS_ENTROPY",
-    "LOSSES",
-    "SERVER",
-    "WEIGHTINGS",
-    "Aggregation",
-    "Algorithm",
-    "Augmentation",
-    "Batch",
-    "Blueprint",
-    "BySize",
-    "Client",
-    "ClientId",
-    "ConfigError",
-    "Count",
-    "CrossEntropy",
-    "DataRef",
-    "Equal",
-    "FedAvg",
-    "Fit",
-    "Fitting",
-    "Fleet",
-    "Fraction",
-    "Global",
-    "Images",
-    "Labels",
-    "Natural",
-    "NobodyLeft",
-    "NonNegative",
-    "Out",
-    "Phase",
-    "Positive",
-    "Pull",
-    "RayflError",
-    "Ref",
-    "Replies",
-    "Report",
-    "SampleLoss",
-    "Served",
-    "Shard",
-    "State",
-    "Trained",
-    "Vector",
-    "WeightedMean",
-    "Weighting",
-    "broken",
-    "component",
-    "draw_batches",
-    "for_epochs",
-    "neutral",
-    "outputs",
-    "refuse_idle_server",
-    "sample_losses",
-    "slot",
-    "train",
-]
+if TYPE_CHECKING:
+    from rayfl.algorithms.fedavg import (
+        FedAvg as FedAvg,
+        Global as Global,
+        train as train,
+    )
+    from rayfl.algorithms.parts.aggregation import (
+        AGGREGATIONS as AGGREGATIONS,
+        Aggregation as Aggregation,
+        WeightedMean as WeightedMean,
+    )
+    from rayfl.algorithms.parts.batch_norm import (
+        find_statistics as find_statistics,
+        remeasure_statistics as remeasure_statistics,
+    )
+    from rayfl.algorithms.parts.server_training import (
+        for_epochs as for_epochs,
+        refuse_idle_server as refuse_idle_server,
+    )
+    from rayfl.algorithms.parts.weighting import (
+        WEIGHTINGS as WEIGHTINGS,
+        BySize as BySize,
+        Equal as Equal,
+        Weighting as Weighting,
+    )
+    from rayfl.component import (
+        Count as Count,
+        Fraction as Fraction,
+        Natural as Natural,
+        NonNegative as NonNegative,
+        Positive as Positive,
+        component as component,
+        neutral as neutral,
+        slot as slot,
+    )
+    from rayfl.errors import (
+        ConfigError as ConfigError,
+        RayflError as RayflError,
+        broken as broken,
+    )
+    from rayfl.estimate.gaussian_mixture import (
+        GaussianMixture as GaussianMixture,
+    )
+    from rayfl.estimate.lid import (
+        mean_lid as mean_lid,
+    )
+    from rayfl.estimate.mixture import (
+        LossMixture as LossMixture,
+    )
+    from rayfl.estimate.neighbour_votes import (
+        vote_labels as vote_labels,
+    )
+    from rayfl.estimate.probabilities import (
+        softmax as softmax,
+    )
+    from rayfl.learn.augment import (
+        AUGMENTATIONS as AUGMENTATIONS,
+        Augmentation as Augmentation,
+    )
+    from rayfl.learn.batches import (
+        Batch as Batch,
+        draw_batches as draw_batches,
+    )
+    from rayfl.learn.copies import (
+        Ema as Ema,
+        Frozen as Frozen,
+    )
+    from rayfl.learn.divide import (
+        Division as Division,
+        divide as divide,
+        keep_some as keep_some,
+    )
+    from rayfl.learn.fit import (
+        outputs as outputs,
+        sample_losses as sample_losses,
+    )
+    from rayfl.learn.judge import (
+        Judged as Judged,
+        judge as judge,
+    )
+    from rayfl.learn.local_fit import (
+        BatchLoss as BatchLoss,
+        Fit as Fit,
+        Fitting as Fitting,
+        Pull as Pull,
+        Trained as Trained,
+    )
+    from rayfl.learn.losses import (
+        LOSSES as LOSSES,
+    )
+    from rayfl.learn.losses.base import (
+        CROSS_ENTROPY as CROSS_ENTROPY,
+        CrossEntropy as CrossEntropy,
+        SampleLoss as SampleLoss,
+    )
+    from rayfl.learn.losses.distillation import (
+        distillation as distillation,
+        kl_divergence as kl_divergence,
+        soften as soften,
+    )
+    from rayfl.learn.losses.small_loss import (
+        select_small_losses as select_small_losses,
+    )
+    from rayfl.learn.mixing import (
+        average_guesses as average_guesses,
+        blend_losses as blend_losses,
+        draw_share as draw_share,
+        encode_labels as encode_labels,
+        mix_batch as mix_batch,
+        mix_inputs as mix_inputs,
+        mix_rows as mix_rows,
+        refine_labels as refine_labels,
+        sharpen as sharpen,
+        trust_guesses as trust_guesses,
+    )
+    from rayfl.learn.relabel import (
+        relabel as relabel,
+        relabel_confident as relabel_confident,
+    )
+    from rayfl.learn.sample_stream import (
+        SampleStream as SampleStream,
+        pair_batches as pair_batches,
+    )
+    from rayfl.learn.schedules import (
+        Stages as Stages,
+        anneal_by_cosine as anneal_by_cosine,
+        forget_rate as forget_rate,
+        ramp_exponentially as ramp_exponentially,
+        ramp_linearly as ramp_linearly,
+        warm_decay as warm_decay,
+    )
+    from rayfl.models.pair import (
+        Pair as Pair,
+    )
+    from rayfl.protocol import (
+        SERVER as SERVER,
+        Algorithm as Algorithm,
+        Blueprint as Blueprint,
+        Client as Client,
+        ClientId as ClientId,
+        DataRef as DataRef,
+        Fleet as Fleet,
+        Images as Images,
+        Labels as Labels,
+        NobodyLeft as NobodyLeft,
+        Out as Out,
+        Phase as Phase,
+        Ref as Ref,
+        Replies as Replies,
+        Report as Report,
+        Served as Served,
+        Shard as Shard,
+        State as State,
+        Vector as Vector,
+    )
+
+_HOMES = {
+    "rayfl.algorithms.fedavg": "FedAvg Global train",
+    "rayfl.algorithms.parts.aggregation": "AGGREGATIONS Aggregation WeightedMean",
+    "rayfl.algorithms.parts.batch_norm": "find_statistics remeasure_statistics",
+    "rayfl.algorithms.parts.server_training": "for_epochs refuse_idle_server",
+    "rayfl.algorithms.parts.weighting": "BySize Equal WEIGHTINGS Weighting",
+    "rayfl.component": "Count Fraction Natural NonNegative Positive component neutral slot",
+    "rayfl.errors": "ConfigError RayflError broken",
+    "rayfl.estimate.gaussian_mixture": "GaussianMixture",
+    "rayfl.estimate.lid": "mean_lid",
+    "rayfl.estimate.mixture": "LossMixture",
+    "rayfl.estimate.neighbour_votes": "vote_labels",
+    "rayfl.estimate.probabilities": "softmax",
+    "rayfl.learn.augment": "AUGMENTATIONS Augmentation",
+    "rayfl.learn.batches": "Batch draw_batches",
+    "rayfl.learn.copies": "Ema Frozen",
+    "rayfl.learn.divide": "Division divide keep_some",
+    "rayfl.learn.fit": "outputs sample_losses",
+    "rayfl.learn.judge": "Judged judge",
+    "rayfl.learn.local_fit": "BatchLoss Fit Fitting Pull Trained",
+    "rayfl.learn.losses": "LOSSES",
+    "rayfl.learn.losses.base": "CROSS_ENTROPY CrossEntropy SampleLoss",
+    "rayfl.learn.losses.distillation": "distillation kl_divergence soften",
+    "rayfl.learn.losses.small_loss": "select_small_losses",
+    "rayfl.learn.mixing": (
+        "average_guesses blend_losses draw_share encode_labels mix_batch mix_inputs mix_rows "
+        "refine_labels sharpen trust_guesses"
+    ),
+    "rayfl.learn.relabel": "relabel relabel_confident",
+    "rayfl.learn.sample_stream": "SampleStream pair_batches",
+    "rayfl.learn.schedules": (
+        "Stages anneal_by_cosine forget_rate ramp_exponentially ramp_linearly warm_decay"
+    ),
+    "rayfl.models.pair": "Pair",
+    "rayfl.protocol": (
+        "Algorithm Blueprint Client ClientId DataRef Fleet Images Labels NobodyLeft Out Phase "
+        "Ref Replies Report SERVER Served Shard State Vector"
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: a method without a loss of its own does without torch at the
+    coordinator."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'rayfl.methods' has no attribute '{name}'")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME_OF)

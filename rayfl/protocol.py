@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.arrays import Images as Images
-from rayfl.arrays import Labels as Labels
-from rayfl.arrays import Vector as Vector
+from rayfl.arrays import Images as Images, Labels as Labels, Vector as Vector
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.learn.local_fit import Fitting
 

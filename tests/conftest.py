@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-os.environ["RAY_AUTH_MODE"] = "disabled"
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+# No variable is set that a user's shell does not have. Those that would lead tests to somebody's own
+# cluster or store are taken away.
 os.environ.pop("RAY_ADDRESS", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.commands import BIN, answers, environment, free_ports
 from tests.reliability.drills import RAYFL, ROOT, SETTINGS, Drill, descendants, title_of
-from tests.test_job import BIN, answers, environment, free_ports
 
 PATIENCE = 180.0
 SMALL = ("--disable-usage-stats", "--object-store-memory", str(100 << 20))

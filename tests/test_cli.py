@@ -12,7 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from rayfl import cli
-from rayfl.commands.registries import HOMES, registry
+from rayfl.commands.listings import LISTINGS
+from rayfl.commands.registries import registry
 from rayfl.errors import DataError, PhaseError, RayflError, StorageError
 from rayfl.version import __version__
 
@@ -52,7 +53,7 @@ def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-# -- help and version ------------------------------------------------------------------------------------------------
+# -- help and version ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["--version"], ["run", "--help"], []])
@@ -84,10 +85,10 @@ def test_the_groups_have_their_commands() -> None:
     assert "build" in invoked("scenario", "--help")
 
 
-# -- listings --------------------------------------------------------------------------------------------------------
+# -- listings --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plural", sorted(HOMES))
+@pytest.mark.parametrize("plural", sorted(LISTINGS))
 def test_a_registry_is_listed_a_line_each(plural: str) -> None:
     lines = invoked(plural).splitlines()
     assert [line.split()[0] for line in lines] == registry(plural).names()
@@ -134,7 +135,7 @@ def test_an_unknown_component_is_refused_with_the_nearest(
     assert said.startswith("error: unknown method 'fedavgg'. Did you mean 'fedavg'? Known: ")
 
 
-# -- config ----------------------------------------------------------------------------------------------------------
+# -- config ----------------------------------------------------------------------------------------
 
 
 def test_the_resolved_configuration_is_yaml_with_overrides_and_without_secrets(tiny: Path) -> None:
@@ -145,7 +146,7 @@ def test_the_resolved_configuration_is_yaml_with_overrides_and_without_secrets(t
     assert found["partition"]["name"] == "iid"
 
 
-# -- running ---------------------------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------
 
 
 def test_a_run_ends_with_its_metrics_and_hashes(tiny: Path) -> None:
@@ -169,7 +170,7 @@ def test_a_log_gets_a_line_for_the_last_round(tiny: Path) -> None:
     assert "round 2/2  accuracy " in invoked("run", str(tiny))
 
 
-# -- failures --------------------------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_only_debug_shows_a_traceback(tiny: Path, debug: bool) -> None:
     assert done.stdout == ""
 
 
-# -- sync ------------------------------------------------------------------------------------------------------------
+# -- sync ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ class Shop(BaseModel):
     cart: Annotated[Any, slot(PARTS)]
 
 
-# -- components ------------------------------------------------------------------------------------------------------
+# -- components ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_settings_without_default_are_required() -> None:
         Square()  # type: ignore[call-arg]
 
 
-# -- registries ------------------------------------------------------------------------------------------------------
+# -- registries ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,10 @@ def test_anything_else_is_refused(spec: Any) -> None:
 
 
 def test_an_unknown_name_comes_with_the_nearest_and_all_others() -> None:
-    match = r"unknown part 'weel'\. Did you mean 'wheel'\? Known: lost, square, wheel; or write an import path"
+    match = (
+        r"unknown part 'weel'\. Did you mean 'wheel'\? "
+        r"Known: lost, square, wheel; or write an import path"
+    )
     with pytest.raises(ConfigError, match=match):
         PARTS.find("weel")
 
@@ -176,7 +179,7 @@ def test_descriptions_prefer_the_short_name(part: Any, name: str) -> None:
     assert PARTS.describe(part)["name"] == name
 
 
-# -- slots -----------------------------------------------------------------------------------------------------------
+# -- slots -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", ["square", {"name": "square"}], ids=str)

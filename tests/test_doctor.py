@@ -13,7 +13,15 @@ from click.testing import CliRunner
 
 from rayfl import cli
 from rayfl.commands import doctor
-from rayfl.commands.doctor import PACKAGES, Check, checks, disk, guarded, package, store
+from rayfl.commands.doctor import (
+    PACKAGES,
+    Check,
+    check_disk,
+    check_package,
+    check_store,
+    checks,
+    guard_check,
+)
 
 # MLflow's store uses what SQLAlchemy is about to drop.
 store_of_others = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -27,13 +35,13 @@ class Usage(NamedTuple):
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_package_that_a_run_needs_is_there(name: str) -> None:
-    found = package(name)
+    found = check_package(name)
     assert (found.what, found.good, found.remedy) == (name, True, "")
     assert found.found[0].isdigit()
 
 
 def test_a_missing_package_comes_with_its_command() -> None:
-    assert package("no-such-package") == Check(
+    assert check_package("no-such-package") == Check(
         "no-such-package", False, "not installed", "pip install no-such-package"
     )
 
@@ -52,11 +60,11 @@ def test_a_check_that_fails_is_a_finding_of_one_line_without_secrets(
     def look() -> str:
         raise error
 
-    assert guarded("part", look, "Mend it.") == Check("part", False, found, "Mend it.")
+    assert guard_check("part", look, "Mend it.") == Check("part", False, found, "Mend it.")
 
 
 def test_a_check_that_passes_needs_no_remedy() -> None:
-    assert guarded("part", lambda: "fine", "Mend it.") == Check("part", True, "fine")
+    assert guard_check("part", lambda: "fine", "Mend it.") == Check("part", True, "fine")
 
 
 @pytest.mark.parametrize(("free", "good"), [(1e9, False), (2.1e9, True)])
@@ -64,7 +72,7 @@ def test_two_gigabytes_are_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, good: bool
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(int(1e10), 0, int(free)))
-    found = disk(tmp_path / "not" / "yet" / "there")
+    found = check_disk(tmp_path / "not" / "yet" / "there")
     assert (found.good, bool(found.remedy)) == (good, not good)
     assert found.found == f"{free / 1e9:.1f} GB free at {tmp_path}"
 
@@ -73,7 +81,7 @@ def test_a_place_that_cannot_be_written_is_bad(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(os, "access", lambda place, mode: False)
-    assert disk(tmp_path) == Check(
+    assert check_disk(tmp_path) == Check(
         "disk", False, f"{tmp_path} is not writable", "Set output to another folder."
     )
 
@@ -92,14 +100,17 @@ def test_a_store_that_answers_says_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert store(tmp_path / "new") == f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}: 1 experiments"
+    assert (
+        check_store(tmp_path / "new")
+        == f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}: 1 experiments"
+    )
 
 
 def test_a_store_that_cannot_be_read_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "bogus://me:hunter2@host")
-    found = guarded("mlflow store", lambda: store(tmp_path), "Set tracking.uri.")
+    found = guard_check("mlflow store", lambda: check_store(tmp_path), "Set tracking.uri.")
     assert not found.good
     assert "hunter2" not in found.found
 
@@ -122,7 +133,7 @@ def test_the_doctor_fails_where_something_is_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     findings = [Check("one", True, "fine"), Check("two", False, "broken", "Mend it.")]
-    monkeypatch.setattr(doctor, "checks", lambda output, address: iter(findings))
+    monkeypatch.setattr("rayfl.commands.doctor.checks", lambda output, address: iter(findings))
     result = CliRunner().invoke(cli.rayfl, ["doctor", "-o", str(tmp_path)])
     assert result.exit_code == 1
     assert [line.strip() for line in result.output.splitlines()] == [

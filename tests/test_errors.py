@@ -44,8 +44,9 @@ def test_the_nearest_spelling_if_any_is_near(word: str, known: list[str], hint: 
 
 def test_every_kind_has_an_exit_code_of_its_own() -> None:
     codes = [kind.exit_code for kind in KINDS]
-    assert len(KINDS) == 6
-    assert sorted(codes) == list(range(1, 7))
+    assert len(set(codes)) == len(codes)
+    # 0 is success, and a shell takes 126 and above for commands and signals of its own.
+    assert all(0 < code < 126 for code in codes)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, NobodyLeft])

@@ -7,19 +7,16 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rayfl.tracking.tracker import quiet_client
+from tests.commands import BIN, answers, environment, free_ports
 from tests.reliability.drills import descendants
 
 pytestmark = [
@@ -29,41 +26,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parent.parent
-BIN = Path(sys.executable).parent
 PATIENCE = 180.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def environment() -> dict[str, str]:
-    """This test's own Ray and no other; `python` is the one that runs the tests."""
-    inherited = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in {"RAY_ADDRESS", "MLFLOW_TRACKING_URI"}
-    }
-    return {
-        **inherited,
-        "RAY_AUTH_MODE": "disabled",
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    }
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return bool(response.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
 
 
 @pytest.fixture

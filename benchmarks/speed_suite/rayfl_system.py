@@ -140,10 +140,10 @@ def main() -> None:
 
 def measure(told: argparse.Namespace, settings: Settings) -> None:
     """One run, followed with a clock."""
-    from rayfl.fleet.garbage import settling_in
+    from rayfl.fleet.host import spare_imports
 
     # As `rayfl run` does.
-    with settling_in():
+    with spare_imports():
         from rayfl.run.experiment import run
 
         config = configured(settings, told.variant)

@@ -40,10 +40,11 @@ from rayfl.estimate.neighbours import (
     reliability_scores,
     reliable_neighbours,
     similarity,
-    softmax,
 )
+from rayfl.estimate.probabilities import softmax
 from rayfl.learn.batches import Batch
-from rayfl.learn.fit import outputs, sample_losses
+from rayfl.learn.divide import Division, divide, keep_some
+from rayfl.learn.judge import judge
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Adjust, Fit, Fitting
 from rayfl.models.network import Network, Shape
@@ -70,25 +71,6 @@ class Profiled(Global):
 # -- at the client ---------------------------------------------------------------------------------
 
 
-class Opinion(NamedTuple):
-    """What one model makes of a client's samples.
-
-    clean        posterior of the component with the smaller losses; all nan if some loss is not
-                 finite
-    unseparated  the mixture found no two groups
-    inverted     samples judged noisy although every sample judged clean has a larger loss (a narrow
-                 clean component beside a wide noisy one)
-    """
-
-    clean: Floats
-    unseparated: bool = False
-    inverted: int = 0
-
-    @property
-    def usable(self) -> bool:
-        return bool(np.isfinite(self.clean).all())
-
-
 def warm_up(client: Client, *, w: Vector, method: FedRN) -> Fitting[Out]:
     """A round of the warm-up: local SGD on all samples."""
     everything = np.ones(len(client), dtype=np.bool_)
@@ -105,19 +87,18 @@ def train_on_clean(
 ) -> Fitting[Out]:
     """Local SGD on the samples that the client's last model and its peers, weighted by trust, find
     clean."""
-    own = judge_by_own(client, w, method)
-    auxiliary = all_if_none(own.clean > method.threshold)
+    own = divide_by_own(client, w, method)
     opinions = [own]
     for peer in peers:
-        model = (yield from tune_head(client, peer, auxiliary)) if method.fine_tune else peer
-        opinions.append(judge_by(client, model, method))
+        model = (yield from tune_head(client, peer, own.kept)) if method.fine_tune else peer
+        opinions.append(divide_by(client, model, method))
     clean = ensemble_posterior([each.clean for each in opinions], trust)  # Eq. 7
     counts = {
-        "unseparated": sum(each.unseparated for each in opinions),
+        "unseparated": sum(not each.separated for each in opinions),
         "inverted": sum(each.inverted for each in opinions),
         "dropped": sum(not each.usable for each in opinions),
     }
-    kept = all_if_none(clean > method.threshold)  # Eq. 8
+    kept = keep_some(clean > method.threshold)  # Eq. 8
     return (yield from train_on(client, w, kept, method, **counts))
 
 
@@ -125,34 +106,27 @@ def train_on(client: Client, w: Vector, kept: Bools, method: FedRN, **counts: in
     """Train on the kept samples; report the accuracy on all of them and the answer to the probe."""
     trained = yield Fit(w, loss=method.loss, keep=kept)
     local = trained.weights
-    logits = outputs(client.learner, local, client.x)
-    accuracy = float((logits.argmax(axis=1) == client.y).mean())
+    accuracy = judge(client, local).accuracy
     answer = answer_to_probe(client.learner, local, client.x.shape[1:])
     report = {"acc": accuracy, "q": answer, **counts}
     return Out(report, update=local, state={"w": local, "kept": kept})
 
 
-def judge_by_own(client: Client, w: Vector, method: FedRN) -> Opinion:
-    """Of the client's last local model; of the global one where there is none, or none that
+def divide_by_own(client: Client, w: Vector, method: FedRN) -> Division:
+    """By the client's last local model; by the global one where there is none, or none that
     works."""
     for model in (client.state.get("w", w), w):
-        found = judge_by(client, model, method)
+        found = divide_by(client, model, method)
         if found.usable:
             return found
     # Training from such a global model diverges, and the round then leaves this client out.
-    return Opinion(np.ones(len(client)))
+    everything = np.ones(len(client), dtype=np.bool_)
+    return Division(everything.astype(np.float64), everything, separated=True, inverted=0)
 
 
-def judge_by(client: Client, model: Vector, method: FedRN) -> Opinion:
-    """Fit the mixture to this model's losses on all samples of the client, without augmentation."""
-    with np.errstate(all="ignore"):
-        losses = sample_losses(outputs(client.learner, model, client.x), client.y)
-    if not np.isfinite(losses).all():
-        return Opinion(np.full(len(losses), np.nan))
-    split = method.mixture.fit(losses)
-    least = losses.min(initial=np.inf, where=split.clean > method.threshold)
-    inverted = 0 if np.isinf(least) else int((losses < least).sum())
-    return Opinion(split.clean, not split.separated, inverted)
+def divide_by(client: Client, model: Vector, method: FedRN) -> Division:
+    """The mixture of this model's losses on all samples of the client, without augmentation."""
+    return divide(judge(client, model).losses, method.mixture, method.threshold)
 
 
 def tune_head(client: Client, model: Vector, samples: Bools) -> Fitting[Vector]:
@@ -204,11 +178,6 @@ def answer_to_probe(learner: Learner, w: Vector, shape: Shape) -> Vector:
     net = learner.resident(w).net.eval()
     answer: Vector = net(torch.from_numpy(noise).to(learner.device))[0].float().cpu().numpy()
     return answer
-
-
-def all_if_none(mask: Bools) -> Bools:
-    """The mask, or everything where it would leave nothing."""
-    return mask if mask.any() else np.ones_like(mask)
 
 
 # -- at the server ---------------------------------------------------------------------------------

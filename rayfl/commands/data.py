@@ -18,20 +18,20 @@ ROOT = click.option(
 SETTINGS = click.argument("settings", nargs=-1, metavar="[SETTING=VALUE]...")
 
 
-@click.group()
+@click.group("data")
 def data() -> None:
     """Bring datasets to disk and look at them."""
 
 
 @data.command("list")
-def list_names() -> None:
+def list_datasets() -> None:
     """The names of the datasets."""
     from rayfl.federation.datasets import DATASETS
 
     click.echo("\n".join(DATASETS.names()))
 
 
-@data.command()
+@data.command("get")
 @click.argument("name")
 @SETTINGS
 @click.option(
@@ -39,7 +39,7 @@ def list_names() -> None:
 )
 @click.option("--sha256", default="", help="What the file that --from names must hash to.")
 @ROOT
-def get(
+def fetch_dataset(
     name: str, settings: tuple[str, ...], source: str | None, sha256: str, root: Path | None
 ) -> None:
     """Fetch the dataset NAME, verify it, and put it where `describe` and experiments find it."""
@@ -47,18 +47,18 @@ def get(
     from rayfl.federation.datasets.files import OnDisk
     from rayfl.federation.fetch import get as fetch
 
-    part = dataset_part(name, settings)
+    part = _build_dataset(name, settings)
     if not isinstance(part, OnDisk):
         click.echo(f"{name} needs no files")
         return
     digest = f"sha256:{sha256}" if sha256 else ""
     found = fetch(part, root or data_root(), source, digest, click.echo)
-    click.echo(
-        f"{len(found.train):,} training and {len(found.test):,} test images, sha256 {found.sha256}"
-    )
+    train = len(found.train)
+    test = len(found.test)
+    click.echo(f"{train:,} training and {test:,} test images, sha256 {found.sha256}")
 
 
-@data.command()
+@data.command("describe")
 @click.argument("name")
 @SETTINGS
 @ROOT
@@ -69,12 +69,12 @@ def get(
     default=Path("."),
     help="Folder of the contact sheet.",
 )
-def describe(name: str, settings: tuple[str, ...], root: Path | None, output: Path) -> None:
+def describe_dataset(name: str, settings: tuple[str, ...], root: Path | None, output: Path) -> None:
     """Print counts, classes, means and the hash of the dataset NAME, and draw a contact sheet."""
     from rayfl.federation.datasets import data_root
     from rayfl.federation.describe_data import contact_sheet, description
 
-    dataset = dataset_part(name, settings).load(root or data_root())
+    dataset = _build_dataset(name, settings).load(root or data_root())
     click.echo(description(dataset))
     output.mkdir(parents=True, exist_ok=True)
     sheet = output / f"{dataset.name}.png"
@@ -82,23 +82,24 @@ def describe(name: str, settings: tuple[str, ...], root: Path | None, output: Pa
     click.echo(f"contact sheet: {sheet}")
 
 
-def dataset_part(name: str, settings: tuple[str, ...]) -> Loader:
+def _build_dataset(name: str, settings: tuple[str, ...]) -> Loader:
     """The component that a name and its settings describe."""
     from pydantic import ValidationError
 
     from rayfl.federation.datasets import DATASETS
 
+    spec = {"name": name, **dict(map(_parse_setting, settings))}
     try:
-        return DATASETS.build({"name": name, **dict(map(setting, settings))})
+        return DATASETS.build(spec)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r}"
-            for e in error.errors()
-        )
-        raise ConfigError(f"dataset {name}: {problems}") from error
+        problems = []
+        for each in error.errors():
+            place = ".".join(map(str, each["loc"]))
+            problems.append(f"{place}: {each['msg']}, got {each['input']!r}")
+        raise ConfigError(f"dataset {name}: {'; '.join(problems)}") from error
 
 
-def setting(text: str) -> tuple[str, Any]:
+def _parse_setting(text: str) -> tuple[str, Any]:
     """`key=value`, the value in YAML."""
     import yaml
 

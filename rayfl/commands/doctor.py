@@ -23,6 +23,9 @@ PACKAGES = (
     "safetensors",
 )
 FREE_GB = 2.0
+TORCH_REMEDY = "Reinstall: pip install --force-reinstall torch torchvision"
+STORE_REMEDY = "Set tracking.uri, or move the store away: it may be of a newer MLflow."
+RAY_REMEDY = "See the message; for a cluster check --address and its version of Ray."
 
 
 @dataclass(frozen=True)
@@ -36,32 +39,24 @@ class Check:
 
 
 def checks(output: Path, address: str | None) -> Iterator[Check]:
-    """All checks, each as soon as it is done."""
-    yield Check(
-        "python",
-        sys.version_info >= (3, 10),
-        sys.version.split()[0],
-        "" if sys.version_info >= (3, 10) else "Use 3.10 or newer.",
-    )
+    """All checks, each as soon as it is done.
+
+    Parameters
+    ----------
+    output
+        The folder that runs write to, with their tracking store.
+    address
+        A Ray cluster to look at; None for one of our own."""
+    yield _check_python()
     for name in PACKAGES:
-        yield package(name)
-    yield guarded(
-        "torch", torch_works, "Reinstall: pip install --force-reinstall torch torchvision"
-    )
-    yield disk(output)
-    yield guarded(
-        "mlflow store",
-        lambda: store(output),
-        "Set tracking.uri, or move the store away: it may be of a newer MLflow.",
-    )
-    yield guarded(
-        "ray",
-        lambda: cluster(address),
-        "See the message; for a cluster check --address and its version of Ray.",
-    )
+        yield check_package(name)
+    yield guard_check("torch", _check_torch, TORCH_REMEDY)
+    yield check_disk(output)
+    yield guard_check("mlflow store", lambda: check_store(output), STORE_REMEDY)
+    yield guard_check("ray", lambda: _check_cluster(address), RAY_REMEDY)
 
 
-def guarded(what: str, look: Callable[[], str], remedy: str) -> Check:
+def guard_check(what: str, look: Callable[[], str], remedy: str) -> Check:
     """A check whose failure is its finding."""
     try:
         return Check(what, True, look())
@@ -72,40 +67,44 @@ def guarded(what: str, look: Callable[[], str], remedy: str) -> Check:
         return Check(what, False, f"{type(error).__name__}: {first}", remedy)
 
 
-def package(name: str) -> Check:
+def _check_python() -> Check:
+    good = sys.version_info >= (3, 10)
+    remedy = "" if good else "Use 3.10 or newer."
+    return Check("python", good, sys.version.split()[0], remedy)
+
+
+def check_package(name: str) -> Check:
+    """Whether a package is there, and in which version."""
     try:
         return Check(name, True, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Check(name, False, "not installed", f"pip install {name}")
 
 
-def torch_works() -> str:
+def _check_torch() -> str:
     """The import of torchvision is what fails when the two do not fit."""
     import torch
     import torchvision  # noqa: F401
 
-    gpus = (
-        [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        if torch.cuda.is_available()
-        else []
-    )
-    return f"works with torchvision; {torch.get_num_threads()} threads; GPUs: {', '.join(gpus) or 'none'}"
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = [torch.cuda.get_device_name(number) for number in range(count)]
+    threads = torch.get_num_threads()
+    return f"works with torchvision; {threads} threads; GPUs: {', '.join(gpus) or 'none'}"
 
 
-def disk(output: Path) -> Check:
+def check_disk(output: Path) -> Check:
+    """Whether there is room where runs write to."""
+    # The folder itself may be made by the first run.
     place = next(path for path in (output, *output.parents) if path.exists())
-    free = shutil.disk_usage(place).free / 1e9
     if not os.access(place, os.W_OK):
         return Check("disk", False, f"{place} is not writable", "Set output to another folder.")
-    return Check(
-        "disk",
-        free > FREE_GB,
-        f"{free:.1f} GB free at {place}",
-        "" if free > FREE_GB else "Free some space.",
-    )
+    free = shutil.disk_usage(place).free / 1e9
+    good = free > FREE_GB
+    remedy = "" if good else "Free some space."
+    return Check("disk", good, f"{free:.1f} GB free at {place}", remedy)
 
 
-def store(output: Path) -> str:
+def check_store(output: Path) -> str:
     """Whether the tracking store answers."""
     from rayfl.config.schema import mask
     from rayfl.tracking.tracker import default_uri, quiet_client
@@ -115,7 +114,7 @@ def store(output: Path) -> str:
     return f"{mask(uri)}: {len(experiments)} experiments"
 
 
-def cluster(address: str | None) -> str:
+def _check_cluster(address: str | None) -> str:
     """Whether Ray starts, and what it has."""
     from rayfl.fleet.on_ray.connection import connected
     from rayfl.fleet.on_ray.coordinator import cluster_facts

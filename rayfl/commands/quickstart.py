@@ -10,29 +10,36 @@ from pathlib import Path
 import click
 
 from rayfl.config.schema import Config, load_config
-from rayfl.run.experiment import Result
-from rayfl.run.experiment import run as run_experiment
+from rayfl.run.experiment import Result, run as run_experiment
 from rayfl.run.progress import progress_for
 
-CLEAN = "noise=none"
+RUNS = {"noisy labels": (), "clean labels": ("noise=none",)}
+"""By title, what is changed for a run."""
 
 
 def quickstart(config: Path, overrides: tuple[str, ...], quiet: bool) -> None:
-    """The configured run, the same without label noise, and a table of both."""
+    """Run the configuration with and without label noise, and print a table of both.
+
+    Parameters
+    ----------
+    config, overrides
+        As for `rayfl run`.
+    quiet
+        Only the table, no progress."""
     results: dict[str, Result] = {}
-    with shared_ray(load_config(config, overrides)):
-        for title, more in (("noisy labels", ()), ("clean labels", (CLEAN,))):
-            settings = load_config(config, (*overrides, *more))
-            click.echo(f"{settings.resolved()['method']['name']}, {title}")
-            results[title] = run_experiment(
-                settings, progress=progress_for(settings.training.rounds, quiet)
-            )
-    click.echo(table(results))
+    with _share_ray(load_config(config, overrides)):
+        for title, changes in RUNS.items():
+            settings = load_config(config, (*overrides, *changes))
+            method = settings.resolved()["method"]["name"]
+            click.echo(f"{method}, {title}")
+            progress = progress_for(settings.training.rounds, quiet)
+            results[title] = run_experiment(settings, progress=progress)
+    click.echo(_format_comparison(results))
     output = next(iter(results.values())).config.output
     click.echo(f"\nLook at both runs:  {sys.argv[0]} ui -o {output}")
 
 
-def shared_ray(config: Config) -> AbstractContextManager[None]:
+def _share_ray(config: Config) -> AbstractContextManager[None]:
     """One Ray for both runs."""
     if config.fleet == "inline":
         return nullcontext()
@@ -41,12 +48,13 @@ def shared_ray(config: Config) -> AbstractContextManager[None]:
     return connected(None)
 
 
-def table(results: dict[str, Result]) -> str:
+def _format_comparison(results: dict[str, Result]) -> str:
     """Accuracy, loss and macro F1 of each run."""
     rows = [f"\n{'':14} {'accuracy':>9} {'loss':>8} {'macro F1':>9} {'wrong labels':>13}"]
     for title, result in results.items():
-        metrics = [result.metrics[f"test/{name}"] for name in ("accuracy", "loss", "macro_f1")]
-        rows.append(
-            f"{title:14} {metrics[0]:9.4f} {metrics[1]:8.4f} {metrics[2]:9.4f} {result.noise_rate or 0:13.1%}"
-        )
+        accuracy = result.metrics["test/accuracy"]
+        loss = result.metrics["test/loss"]
+        macro_f1 = result.metrics["test/macro_f1"]
+        wrong = result.noise_rate or 0
+        rows.append(f"{title:14} {accuracy:9.4f} {loss:8.4f} {macro_f1:9.4f} {wrong:13.1%}")
     return "\n".join(rows)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rayfl.study.result import StudyResult
 
 
-@click.command()
+@click.command("report")
 @click.argument("source", metavar="STUDY|EXPERIMENT")
 @click.option(
     "-o",
@@ -51,27 +51,31 @@ def report(
     --only names. EXPERIMENT is the name of an MLflow experiment, whose runs are grouped by method,
     dataset, partition and noise."""
     from rayfl.config.schema import default_output
-    from rayfl.report.curves import slug
-    from rayfl.report.publish import publish
-    from rayfl.report.publish import track as log_report
+    from rayfl.report.material import make_slug
+    from rayfl.report.publish import log_report, publish_report
     from rayfl.tracking.tracker import default_uri
 
     folder = (runs or default_output()).absolute()
     store = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(folder)
-    names = figures_named(figures)
-    result = result_of(source, folder, store, only)
-    where = (output or folder / "reports" / slug(result.name)).absolute()
-    page = publish(result, where, names or usual_figures(source, result))
+    # A wrong name is refused before the runs are read, which takes a while.
+    names = _parse_figures(figures)
+    result = _gather_result(source, folder, store, only)
+    where = (output or folder / "reports" / make_slug(result.name)).absolute()
+    page = publish_report(result, where, names or _choose_usual_figures(source, result))
     counts = [len(cell.records) for cell in result.cells]
-    click.echo(f"{'runs':10} {sum(counts)} in {sum(map(bool, counts))} of {len(counts)} cells")
-    click.echo(f"{'page':10} {page}")
+    cells = sum(map(bool, counts))
+    _say("runs", f"{sum(counts)} in {cells} of {len(counts)} cells")
+    _say("page", f"{page}")
     if track:
-        click.echo(
-            f"{'mlflow':10} {log_report(result, where, store, experiment_of(source, result))}"
-        )
+        experiment = _find_experiment(source, result)
+        _say("mlflow", log_report(result, where, store, experiment))
 
 
-def figures_named(words: str | None) -> list[str]:
+def _say(what: str, text: str) -> None:
+    click.echo(f"{what:10} {text}")
+
+
+def _parse_figures(words: str | None) -> list[str]:
     """The names in `--figures`, all of them known."""
     from rayfl.errors import ConfigError, broken, nearest
     from rayfl.study.schema import FIGURES
@@ -79,44 +83,44 @@ def figures_named(words: str | None) -> list[str]:
     names = [name.strip() for name in words.split(",")] if words else []
     for name in names:
         if name not in FIGURES:
-            raise ConfigError(
-                broken(
-                    f"--figures names some of {', '.join(FIGURES)}", name, nearest(name, FIGURES)
-                )
-            )
+            rule = f"--figures names some of {', '.join(FIGURES)}"
+            raise ConfigError(broken(rule, name, nearest(name, FIGURES)))
     return names
 
 
-def usual_figures(source: str, result: StudyResult) -> list[str]:
+def _choose_usual_figures(source: str, result: StudyResult) -> list[str]:
     """What a study asks for; an experiment gets all that its runs have, but for what takes long."""
     from rayfl.report.gallery import SLOW
     from rayfl.study.schema import FIGURES
 
-    if is_file(source):
+    if _is_study_file(source):
         return result.study.figures or ["curves"]
     return [name for name in FIGURES if name not in SLOW]
 
 
-def result_of(source: str, folder: Path, store: str, only: tuple[str, ...]) -> StudyResult:
+def _gather_result(source: str, folder: Path, store: str, only: tuple[str, ...]) -> StudyResult:
     """What is to be reported: a study file's cells, or an experiment's runs."""
-    if is_file(source):
-        from rayfl.study.gather import gathered
-        from rayfl.study.order import Order
+    if not _is_study_file(source):
+        from rayfl.report.experiment_runs import read_experiment
 
-        return gathered(Order(Path(source), only, output=folder) if only else Path(source), folder)
-    from rayfl.report.runs import experiment_result
+        return read_experiment(source, store)
+    from rayfl.study.gather import gather_results
+    from rayfl.study.order import StudyOrder
 
-    return experiment_result(source, store)
+    path = Path(source)
+    return gather_results(StudyOrder(path, only, output=folder) if only else path, folder)
 
 
-def experiment_of(source: str, result: StudyResult) -> str:
+def _find_experiment(source: str, result: StudyResult) -> str:
     """The experiment that the report belongs to: the one that its runs are in."""
-    if not is_file(source):
+    if not _is_study_file(source):
         return source
-    first = next((record for cell in result.cells for record in cell.records.values()), None)
-    return "rayfl" if first is None else str(first.config["tracking"]["experiment"])
+    for cell in result.cells:
+        for record in cell.records.values():
+            return str(record.config["tracking"]["experiment"])
+    return "rayfl"
 
 
-def is_file(source: str) -> bool:
+def _is_study_file(source: str) -> bool:
     """Whether a study file is meant, and not an experiment."""
     return source.endswith((".yaml", ".yml"))

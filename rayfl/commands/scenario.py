@@ -6,21 +6,22 @@ from pathlib import Path
 
 import click
 
-Directory = click.Path(path_type=Path, file_okay=False)
+CONFIG_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
-@click.group()
+@click.group("scenario")
 def scenario() -> None:
     """Who owns which sample with which label: build, inspect, re-use."""
 
 
-@scenario.command()
-@click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@scenario.command("build")
+@click.argument("config", type=CONFIG_FILE)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
-    "-o", "--output", type=Directory, required=True, help="New or empty directory for the artefact."
+    "-o", "--output", type=DIRECTORY, required=True, help="New or empty directory for the artefact."
 )
-def build(config: Path, overrides: tuple[str, ...], output: Path) -> None:
+def build_artefact(config: Path, overrides: tuple[str, ...], output: Path) -> None:
     """Draw the scenario of CONFIG and save it; `scenario: OUTPUT` in any configuration then re-uses
     it."""
     from rayfl.config.schema import load_config
@@ -35,10 +36,10 @@ def build(config: Path, overrides: tuple[str, ...], output: Path) -> None:
     click.echo(f"{output}  {drawn.sha256}")
 
 
-@scenario.command()
-@click.argument("directory", type=Directory)
+@scenario.command("describe")
+@click.argument("directory", type=DIRECTORY)
 @click.option(
-    "-o", "--output", type=Directory, help="Where the figures go; DIRECTORY/figures if left out."
+    "-o", "--output", type=DIRECTORY, help="Where the figures go; DIRECTORY/figures if left out."
 )
 @click.option(
     "--rows",
@@ -47,7 +48,7 @@ def build(config: Path, overrides: tuple[str, ...], output: Path) -> None:
     show_default=True,
     help="Clients to print at most.",
 )
-def describe(directory: Path, output: Path | None, rows: int) -> None:
+def describe_artefact(directory: Path, output: Path | None, rows: int) -> None:
     """Print the clients of the scenario in DIRECTORY and draw its distributions as PNG."""
     from rayfl.federation.describe_scenario import print_scenario, save_figures
     from rayfl.federation.scenario import Scenario

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from rayfl.study.plan import Plan
+    from rayfl.study.plan import StudyPlan
+    from rayfl.study.schema import ChoiceKey
 
 HELP = """Run the cells of the study FILE that are missing, then print its table.
 
-A study is a table or a figure of a paper as a file: a base configuration, axes, and the printed figures. See
-configs/paper. Runs that the output folder already holds (same configuration, same scenario) are not repeated, and an
-interrupted study goes on when the same command is given again. Overrides hold for every cell.
+A study is a table or a figure of a paper as a file: a base configuration, axes, and the printed
+figures. See configs/paper. Runs that the output folder already holds (same configuration, same
+scenario) are not repeated, and an interrupted study goes on when the same command is given again.
+Overrides hold for every cell.
 
---scale S shrinks every run: rounds (and what methods count in rounds), clients, training and test images and the
-server's sets are multiplied by S; clients keep their size, and rounds their share of clients. Nothing falls below 5
-rounds, 10 clients, 4 clients a round, 1,000 training and test images; networks and local training stay. The table
-says what was changed.
+--scale S shrinks every run: rounds (and what methods count in rounds), clients, training and test
+images and the server's sets are multiplied by S; clients keep their size, and rounds their share of
+clients. Nothing falls below 5 rounds, 10 clients, 4 clients a round, 1,000 training and test
+images; networks and local training stay. The table says what was changed.
 """
 
 
-@click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("study", help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
@@ -67,22 +70,23 @@ def study(
     quiet: bool,
 ) -> None:
     from rayfl.study.cells import load
-    from rayfl.study.order import Order, seeds_from
-    from rayfl.study.plan import planned
+    from rayfl.study.order import StudyOrder, parse_seeds
+    from rayfl.study.plan import make_plan
 
-    listed = None if seeds is None else seeds_from(seeds, load(file))
-    order = Order(file, only, listed, scale, output, overrides)
-    plan = planned(order)
+    listed = None if seeds is None else parse_seeds(seeds, load(file))
+    order = StudyOrder(file, only, listed, scale, output, overrides)
+    plan = make_plan(order)
     for line in plan.lines():
         click.echo(line)
     if plan_only:
         return
-    refuse_empty(plan)
-    agree(plan, yes)
-    carry_out(plan, address, quiet)
+    _refuse_empty(plan)
+    if not yes:
+        _agree_on_hours(plan)
+    _carry_out(plan, address, quiet)
 
 
-def refuse_empty(plan: Plan) -> None:
+def _refuse_empty(plan: StudyPlan) -> None:
     """A study of which nothing can run has failed."""
     from rayfl.errors import RayflError
 
@@ -90,50 +94,56 @@ def refuse_empty(plan: Plan) -> None:
         raise RayflError("none of these cells can run; the reasons are above")
 
 
-def asked() -> bool:
+def can_ask() -> bool:
     """Whether there is somebody to answer a question."""
     return sys.stdin.isatty()
 
 
-def agree(plan: Plan, yes: bool) -> None:
+def _agree_on_hours(plan: StudyPlan) -> None:
     """Ask before hours of work; where nobody can answer, refuse."""
     from rayfl.errors import ConfigError
     from rayfl.run.progress import duration
     from rayfl.study.plan import HOUR
 
-    if yes or plan.seconds <= HOUR:
+    if plan.seconds <= HOUR:
         return
-    if not asked():
+    work = f"{duration(plan.seconds)} of work"
+    if not can_ask():
         remedy = "Give --yes, or less of it: --only, --seeds, --scale."
-        raise ConfigError(
-            f"{duration(plan.seconds)} of work are not begun without a word from you. {remedy}"
-        )
-    click.confirm(f"Begin {duration(plan.seconds)} of work?", abort=True)
+        raise ConfigError(f"{work} are not begun without a word from you. {remedy}")
+    click.confirm(f"Begin {work}?", abort=True)
 
 
-def carry_out(plan: Plan, address: str | None, quiet: bool) -> None:
+def _carry_out(plan: StudyPlan, address: str | None, quiet: bool) -> None:
     """Run, print the table, exit with 1 if a run failed."""
+    from rayfl.config.schema import Config
     from rayfl.run.experiment import Interrupted
-    from rayfl.run.progress import progress_for
-    from rayfl.study.gather import gathered
+    from rayfl.run.progress import Progress, progress_for
     from rayfl.study.runner import exit_code, run_plan
-    from rayfl.study.table import table
+
+    def show_progress(config: Config) -> Progress:
+        return progress_for(config.training.rounds, quiet)
 
     try:
-        ran = run_plan(
-            plan, click.echo, lambda config: progress_for(config.training.rounds, quiet), address
-        )
+        ran = run_plan(plan, click.echo, show_progress, address)
     except (Interrupted, KeyboardInterrupt) as stopped:
-        click.echo(
-            f"stopped; nothing is lost. Go on with the same command:\n  {plan.order.command()}",
-            err=True,
-        )
+        again = f"Go on with the same command:\n  {plan.order.command()}"
+        click.echo(f"stopped; nothing is lost. {again}", err=True)
         sys.exit(exit_code(stopped))
-    result = gathered(plan.order, problems={**plan.problems, **ran.failed})
-    click.echo(f"\n{table(result)}")
-    plan.order.notes.mkdir(parents=True, exist_ok=True)
-    (plan.order.notes / "table.txt").write_text(table(result) + "\n")
-    click.echo(f"\nruns {plan.order.folder / 'runs'}")
+    _show_table(plan, ran.failed)
     if ran.failed:
         click.echo(f"{len(ran.failed)} cells failed; the same command tries them again", err=True)
         sys.exit(1)
+
+
+def _show_table(plan: StudyPlan, failed: Mapping[ChoiceKey, str]) -> None:
+    """Print what the study came to, and leave it among the study's notes."""
+    from rayfl.study.gather import gather_results
+    from rayfl.study.text_table import format_table
+
+    result = gather_results(plan.order, problems={**plan.problems, **failed})
+    table = format_table(result)
+    click.echo(f"\n{table}")
+    plan.order.notes.mkdir(parents=True, exist_ok=True)
+    (plan.order.notes / "table.txt").write_text(f"{table}\n")
+    click.echo(f"\nruns {plan.order.folder / 'runs'}")

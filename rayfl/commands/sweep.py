@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from rayfl.tuning.result import SweepResult
+    from rayfl.tuning.schema import Sweep
 
-@click.command()
+
+@click.command("sweep")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
@@ -35,27 +40,42 @@ def sweep(
 
     chosen = load_sweep(file, overrides)
     if best:
-        from rayfl.tuning.book import Book, place
-        from rayfl.tuning.result import result_of, table, verdict
-
-        found = result_of(Book.open(place(chosen)))
-        click.echo(f"{table(found)}\n\n{verdict(found)}")
+        _find_best(chosen)
         return
-    from rayfl.run.experiment import Interrupted
-    from rayfl.tuning.driver import sweep as search
-    from rayfl.tuning.result import table, verdict
-
-    try:
-        result = search(chosen, resume=resume, address=address, say=None if quiet else click.echo)
-    except Interrupted as stopped:
-        click.echo(f"stopped by {stopped}; go on with the same command and --resume", err=True)
-        sys.exit(128 + stopped.number)
-    click.echo(f"\n{table(result)}\n\n{verdict(result)}")
+    result = _search_settings(chosen, resume, address, quiet)
+    _show_result(result)
     again = " ".join(["rayfl sweep", str(file), *overrides])
     click.echo(f"best again       {again} --best")
     click.echo(f"look at all      rayfl ui -o {result.directory.parent.parent}")
     if result.failed:
-        click.echo(
-            f"error: {len(result.failed)} trials failed; try them again: {again} --resume", err=True
-        )
+        failed = f"{len(result.failed)} trials failed"
+        click.echo(f"error: {failed}; try them again: {again} --resume", err=True)
         sys.exit(1)
+
+
+def _search_settings(chosen: Sweep, resume: bool, address: str | None, quiet: bool) -> SweepResult:
+    """Run the sweep; stopped, it says how to go on and exits as the signal would have it."""
+    from rayfl.run.experiment import Interrupted
+    from rayfl.tuning.driver import sweep as search
+
+    say = None if quiet else click.echo
+    try:
+        return search(chosen, resume=resume, address=address, say=say)
+    except Interrupted as stopped:
+        click.echo(f"stopped by {stopped}; go on with the same command and --resume", err=True)
+        sys.exit(128 + stopped.number)
+
+
+def _find_best(chosen: Sweep) -> None:
+    """Print what a sweep has found so far."""
+    from rayfl.tuning.book import Book, place
+    from rayfl.tuning.result import result_of, table, verdict
+
+    found = result_of(Book.open(place(chosen)))
+    click.echo(f"{table(found)}\n\n{verdict(found)}")
+
+
+def _show_result(result: SweepResult) -> None:
+    from rayfl.tuning.result import table, verdict
+
+    click.echo(f"\n{table(result)}\n\n{verdict(result)}")

@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rayfl.component import WIDEST, _Slot
-from rayfl.component import show_value as shown
+from rayfl.component import WIDEST, _Slot, show_value as shown
 from rayfl.errors import ConfigError, nearest
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -39,10 +40,19 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     overrides : sequence of str
         `key.sub=value` each; the value is read as YAML, and later ones win.
     """
-    settings = read_file(path)
+    settings = read_file(find_config(path))
     for override in overrides:
         settings = overridden(settings, override)
     return settings
+
+
+def find_config(path: Path) -> Path:
+    """A configuration of one's own; or, where there is none, one that comes with rayfl: those under
+    `configs/`, from wherever one stands."""
+    if path.parts[:1] == ("configs",) and not path.exists():
+        packaged = Path(str(files("rayfl"))) / path
+        return packaged if packaged.exists() else path
+    return path
 
 
 def read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:

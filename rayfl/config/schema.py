@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from rayfl.algorithms import METHODS
-from rayfl.component import Count, Natural, NonNegative, Positive, slot, without_neutral
+from rayfl.component import (
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    registry_of,
+    slot,
+    without_neutral,
+)
 from rayfl.config.explain import explained
 from rayfl.config.files import (
     from_yaml,
@@ -132,6 +140,10 @@ class Config(FederationPlan):
         """The seed of one purpose."""
         own: int | None = getattr(self.seeds, purpose)
         return self.seed if own is None else own
+
+    def name_of(self, setting: str) -> str:
+        """The name, or the import path, of the component in a slot."""
+        return registry_of(type(self), setting).name_of(getattr(self, setting))
 
     @property
     def digest(self) -> str:

@@ -4,12 +4,13 @@ numpy out."""
 from rayfl.estimate.clustering import (
     adjusted_rand_index,
     agglomerate,
-    agglomerative,
+    cluster_by_linkage,
     cut,
     k_means,
     spectral,
 )
-from rayfl.estimate.dawid_skene import DawidSkene, reliability, reliability_weights
+from rayfl.estimate.dawid_skene import DawidSkene, measure_reliability, reliability_weights
+from rayfl.estimate.gaussian_mixture import GaussianMixture, MixtureFit
 from rayfl.estimate.label_quality import (
     label_precision,
     label_recall,
@@ -17,8 +18,14 @@ from rayfl.estimate.label_quality import (
     pearson,
     repair_quality,
 )
-from rayfl.estimate.lid import client_lids, lid_of_distances, local_intrinsic_dimensionality
+from rayfl.estimate.lid import (
+    client_lids,
+    lid_of_distances,
+    local_intrinsic_dimensionality,
+    mean_lid,
+)
 from rayfl.estimate.mixture import LossMixture, Split
+from rayfl.estimate.neighbour_votes import measure_disagreement, vote_labels
 from rayfl.estimate.neighbours import (
     cosine_similarity,
     ensemble_posterior,
@@ -28,6 +35,8 @@ from rayfl.estimate.neighbours import (
     reliable_neighbours,
     similarity,
 )
+from rayfl.estimate.probabilities import measure_confidence, measure_entropy, softmax
+from rayfl.estimate.scaling import average_by_class, fill_and_scale
 from rayfl.estimate.subspace import (
     Calibration,
     Correction,
@@ -44,36 +53,46 @@ __all__ = [
     "Calibration",
     "Correction",
     "DawidSkene",
+    "GaussianMixture",
     "LossMixture",
+    "MixtureFit",
     "Spectra",
     "Split",
     "adjusted_rand_index",
     "agglomerate",
-    "agglomerative",
+    "average_by_class",
     "calibrate",
     "client_lids",
+    "cluster_by_linkage",
     "correct_labels",
     "cosine_similarity",
     "cut",
     "ensemble_posterior",
     "expertise",
+    "fill_and_scale",
     "k_means",
     "label_precision",
     "label_recall",
     "lid_of_distances",
     "local_intrinsic_dimensionality",
+    "mean_lid",
     "mean_of_known",
+    "measure_confidence",
+    "measure_disagreement",
+    "measure_entropy",
+    "measure_reliability",
     "nearest_class",
     "pairwise_relevance",
     "pearson",
     "random_neighbours",
-    "reliability",
     "reliability_scores",
     "reliability_weights",
     "reliable_neighbours",
     "repair_quality",
     "similarity",
     "similarity_matrix",
+    "softmax",
     "spectra",
     "spectral",
+    "vote_labels",
 ]

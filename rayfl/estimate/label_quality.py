@@ -10,38 +10,80 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rayfl.arrays import Bools
 from rayfl.errors import DataError, broken
 
 NAN = float("nan")
 
 
 def label_precision(
-    kept: ArrayLike, given: ArrayLike, truth: ArrayLike, empty: float = NAN
+    kept: ArrayLike,
+    given: ArrayLike,
+    truth: ArrayLike,
+    empty: float = NAN,
 ) -> float:
-    """Share of right labels among the kept: |{i in S: given = true}| / |S|; `empty` if nothing was
-    kept.
+    """Share of right labels among the kept: |{i in S: given = true}| / |S|.
 
+    Parameters
+    ----------
+    kept
+        S as a mask, one flag a sample.
+    given
+        The labels that the samples had.
+    truth
+        The labels that they should have.
+    empty
+        The answer where nothing was kept.
+
+    Examples
+    --------
     >>> label_precision([True, True, False], [0, 1, 2], [0, 0, 2])
     0.5
     """
-    chosen, right = mask_and_right(kept, given, truth)
-    return ratio(chosen & right, chosen, empty)
+    chosen, right = _check_mask(kept, given, truth)
+    return _divide_counts(chosen & right, chosen, empty)
 
 
-def label_recall(kept: ArrayLike, given: ArrayLike, truth: ArrayLike, empty: float = NAN) -> float:
-    """Share of the right labels that were kept: |{i in S: given = true}| / |{i: given = true}|;
-    `empty` if none is.
+def label_recall(
+    kept: ArrayLike,
+    given: ArrayLike,
+    truth: ArrayLike,
+    empty: float = NAN,
+) -> float:
+    """Share of the right labels that were kept: |{i in S: given = true}| / |{i: given = true}|.
 
+    Parameters
+    ----------
+    kept
+        S as a mask, one flag a sample.
+    given
+        The labels that the samples had.
+    truth
+        The labels that they should have.
+    empty
+        The answer where no label is right.
+
+    Examples
+    --------
     >>> label_recall([True, True, False], [0, 1, 2], [0, 0, 2])
     0.5
     """
-    chosen, right = mask_and_right(kept, given, truth)
-    return ratio(chosen & right, right, empty)
+    chosen, right = _check_mask(kept, given, truth)
+    return _divide_counts(chosen & right, right, empty)
 
 
 class Repair(NamedTuple):
-    """`corrected`: share of all labels that changed; `accuracy`: share of the changed that became
-    right (nan if none changed); `right_before` and `right_after`: shares of right labels."""
+    """What a relabelling did.
+
+    Attributes
+    ----------
+    corrected
+        Share of all labels that changed.
+    accuracy
+        Share of the changed that became right; nan if none changed.
+    right_before, right_after
+        Shares of right labels.
+    """
 
     corrected: float
     accuracy: float
@@ -52,16 +94,29 @@ class Repair(NamedTuple):
 def repair_quality(before: ArrayLike, after: ArrayLike, truth: ArrayLike) -> Repair:
     """What a relabelling did to the labels.
 
+    Parameters
+    ----------
+    before
+        The labels that were given.
+    after
+        Those that a method put in their place.
+    truth
+        The right ones.
+
+    Examples
+    --------
     >>> repair_quality(before=[0, 1, 2, 2], after=[0, 0, 1, 2], truth=[0, 0, 0, 2])
     Repair(corrected=0.5, accuracy=0.5, right_before=0.5, right_after=0.75)
     """
-    old, new, true = same_length(before, after, truth)
-    everything, changed = np.ones(len(true), dtype=bool), old != new
+    old, new, true = _check_lengths(before, after, truth)
+    everything = np.ones(len(true), dtype=bool)
+    changed = np.asarray(old != new)
+    right = np.asarray(new == true)
     return Repair(
-        corrected=ratio(changed, everything),
-        accuracy=ratio(changed & (new == true), changed),
-        right_before=ratio(old == true, everything),
-        right_after=ratio(new == true, everything),
+        corrected=_divide_counts(changed, everything),
+        accuracy=_divide_counts(changed & right, changed),
+        right_before=_divide_counts(old == true, everything),
+        right_after=_divide_counts(right, everything),
     )
 
 
@@ -69,58 +124,74 @@ def pearson(one: ArrayLike, other: ArrayLike) -> float:
     """Pearson's correlation over the pairs that are finite; nan for fewer than two of them or
     without spread.
 
+    Parameters
+    ----------
+    one
+        The first values.
+    other
+        Their partners.
+
+    Examples
+    --------
     >>> round(pearson([1, 2, 3], [6, 4, 2]), 6)
     -1.0
     """
-    x, y = (values.astype(np.float64) for values in same_length(one, other))
+    x, y = (values.astype(np.float64) for values in _check_lengths(one, other))
     known = np.isfinite(x) & np.isfinite(y)
     if known.sum() < 2:
         return NAN
-    x, y = x[known] - x[known].mean(), y[known] - y[known].mean()
+    x = x[known] - x[known].mean()
+    y = y[known] - y[known].mean()
     scale = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float(np.clip(x @ y / scale, -1.0, 1.0)) if scale > 0 else NAN
+    if not scale > 0:
+        return NAN
+    return float(np.clip(x @ y / scale, -1.0, 1.0))
 
 
-class Averaged(NamedTuple):
+class Average(NamedTuple):
     """A mean over what is known, and how many values were not."""
 
     mean: float
     skipped: int
 
 
-def mean_of_known(values: ArrayLike) -> Averaged:
+def mean_of_known(values: ArrayLike) -> Average:
     """The mean that skips nan, and the number skipped.
 
+    Parameters
+    ----------
+    values
+        Numbers, some of them nan.
+
+    Examples
+    --------
     >>> mean_of_known([0.5, float("nan"), 1.0])
-    Averaged(mean=0.75, skipped=1)
+    Average(mean=0.75, skipped=1)
     """
     numbers = np.asarray(values, dtype=np.float64).ravel()
     known = numbers[~np.isnan(numbers)]
-    return Averaged(float(known.mean()) if known.size else NAN, int(numbers.size - known.size))
+    mean = float(known.mean()) if known.size else NAN
+    return Average(mean, int(numbers.size - known.size))
 
 
-def mask_and_right(
-    kept: ArrayLike, given: ArrayLike, truth: ArrayLike
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    chosen, labels, true = same_length(kept, given, truth)
+def _check_mask(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> tuple[Bools, Bools]:
+    """Which samples were kept, and whose label is right."""
+    chosen, labels, true = _check_lengths(kept, given, truth)
     # A list of kept indices would pass silently as a mask of mostly True.
     if chosen.dtype != np.bool_ and chosen.size:
         raise DataError(broken("kept is a boolean mask, one flag a label", chosen.dtype))
     return chosen.astype(bool), labels == true
 
 
-def ratio(part: NDArray[np.bool_], whole: NDArray[np.bool_], empty: float = NAN) -> float:
+def _divide_counts(part: Bools, whole: Bools, empty: float = NAN) -> float:
     return float(part.sum() / whole.sum()) if whole.any() else empty
 
 
-def same_length(*arrays: ArrayLike) -> tuple[NDArray[np.generic], ...]:
+def _check_lengths(*arrays: ArrayLike) -> tuple[NDArray[np.generic], ...]:
     """The arguments as arrays of one common, one-dimensional shape, or a refusal."""
     values = tuple(np.asarray(array) for array in arrays)
-    if values[0].ndim != 1 or len({array.shape for array in values}) != 1:
-        raise DataError(
-            broken(
-                "the arguments have one entry for each of the same samples",
-                [a.shape for a in values],
-            )
-        )
+    shapes = [array.shape for array in values]
+    if values[0].ndim != 1 or len(set(shapes)) != 1:
+        rule = "the arguments have one entry for each of the same samples"
+        raise DataError(broken(rule, shapes))
     return values

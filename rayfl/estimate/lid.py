@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats
 from rayfl.errors import DataError, broken
-
-Floats = NDArray[np.float64]
 
 GUARD = 1e-6
 SMALLEST = 1e-12
@@ -22,11 +21,17 @@ SMALLEST = 1e-12
 
 
 def lid_of_distances(distances: ArrayLike) -> Floats:
-    """LID = -k / (sum_i log(r_i / (r_k + 1e-6)) + 1e-6) of ascending distances r_1..r_k to others,
-    on the last axis.
+    """LID = -k / (sum_i log(r_i / (r_k + 1e-6)) + 1e-6).
 
     0 where r_k = 0 (all neighbours coincide with the point); nan where there are no neighbours.
 
+    Parameters
+    ----------
+    distances
+        Ascending distances r_1..r_k to other points, on the last axis.
+
+    Examples
+    --------
     >>> round(float(lid_of_distances([1.0, 2.0, 4.0])), 4)
     1.4427
     """
@@ -34,31 +39,87 @@ def lid_of_distances(distances: ArrayLike) -> Floats:
     k = radii.shape[-1]
     if k == 0:
         return np.full(radii.shape[:-1], np.nan)
-    logs = np.log(np.maximum(radii, SMALLEST) / (radii[..., -1:] + GUARD))
-    return np.asarray(np.where(radii[..., -1] > 0, -k / (logs.sum(axis=-1) + GUARD), 0.0))
+    farthest = radii[..., -1]
+    ratios = np.maximum(radii, SMALLEST) / (farthest[..., None] + GUARD)
+    total = np.log(ratios).sum(axis=-1)
+    return np.asarray(np.where(farthest > 0, -k / (total + GUARD), 0.0))
 
 
 def local_intrinsic_dimensionality(points: ArrayLike, k: int = 20) -> Floats:
     """LID of every point from its k nearest others in the same batch: (..., n, d) -> (..., n).
 
-    Distances are Euclidean; a batch of n points has at most n - 1 neighbours, and k shrinks to
-    that.
+    Distances are Euclidean.
 
+    Parameters
+    ----------
+    points
+        Batches of points, (..., n, d).
+    k
+        How many neighbours; a batch of n points has at most n - 1, and k shrinks to that.
+
+    Examples
+    --------
     >>> line = np.linspace(0, 1, 101)[:, None]
     >>> float(local_intrinsic_dimensionality(line, k=20)[0].round(2))
     1.14
     """
     batches = np.asarray(points, dtype=np.float64)
     if batches.ndim < 2 or k < 1:
-        raise DataError(
-            broken("points are (..., n, dimension) and k is at least 1", f"{batches.shape}, k={k}")
-        )
+        rule = "points are (..., n, dimension) and k is at least 1"
+        raise DataError(broken(rule, f"{batches.shape}, k={k}"))
     flat = batches.reshape(-1, *batches.shape[-2:])
-    found = [lid_of_distances(nearest_distances(batch, k)) for batch in flat]
+    distances = [_find_nearest_distances(batch, k) for batch in flat]
+    found = [lid_of_distances(each) for each in distances]
     return np.array(found).reshape(batches.shape[:-1])
 
 
-def nearest_distances(points: Floats, k: int) -> Floats:
+def client_lids(clients: Sequence[ArrayLike], k: int = 20) -> Floats:
+    """The mean LID of every client's outputs; a client with fewer than two samples gets the others'
+    median.
+
+    Parameters
+    ----------
+    clients
+        Each client's outputs, (n, d).
+    k
+        Neighbours of a sample.
+
+    Examples
+    --------
+    >>> line = np.linspace(0, 1, 30)[:, None]
+    >>> one, alone = client_lids([line, line[:1]], k=5)
+    >>> bool(one == alone)
+    True
+    """
+    means = np.array([mean_lid(outputs, k) for outputs in clients], dtype=np.float64)
+    known = np.isfinite(means)
+    # The median keeps a client that says nothing out of either extreme.
+    typical = np.median(means[known]) if known.any() else 0.0
+    return np.where(known, means, typical)
+
+
+def mean_lid(outputs: ArrayLike, k: int = 20) -> float:
+    """The mean LID of one client's outputs; nan for fewer than two samples.
+
+    Parameters
+    ----------
+    outputs
+        One row a sample, (n, d): commonly class probabilities.
+    k
+        Neighbours of a sample. FedCorr: 20.
+
+    Examples
+    --------
+    >>> round(mean_lid(np.linspace(0, 1, 30)[:, None], k=5), 4)
+    1.6316
+    """
+    points = np.asarray(outputs, dtype=np.float64)
+    if len(points) < 2:
+        return float("nan")
+    return float(local_intrinsic_dimensionality(points, k).mean())
+
+
+def _find_nearest_distances(points: Floats, k: int) -> Floats:
     """Ascending distances (n, min(k, n - 1)) from each point to its nearest others."""
     from scipy.spatial.distance import cdist
 
@@ -68,26 +129,5 @@ def nearest_distances(points: Floats, k: int) -> Floats:
     gaps = cdist(points, points)
     # The point itself is masked, not dropped as the first column: a duplicate may be just as near.
     np.fill_diagonal(gaps, np.inf)
-    return np.sort(np.partition(gaps, kept - 1, axis=1)[:, :kept], axis=1)
-
-
-def client_lids(clients: Sequence[ArrayLike], k: int = 20) -> Floats:
-    """The mean LID of every client's outputs (n, d); a client with fewer than two samples gets the
-    others' median.
-
-    >>> line = np.linspace(0, 1, 30)[:, None]
-    >>> one, alone = client_lids([line, line[:1]], k=5)
-    >>> bool(one == alone)
-    True
-    """
-    means = np.array([mean_lid(outputs, k) for outputs in clients], dtype=np.float64)
-    # The median keeps a client that says nothing out of either extreme.
-    known = np.isfinite(means)
-    return np.where(known, means, np.median(means[known]) if known.any() else 0.0)
-
-
-def mean_lid(outputs: ArrayLike, k: int) -> float:
-    points = np.asarray(outputs, dtype=np.float64)
-    return (
-        float(local_intrinsic_dimensionality(points, k).mean()) if len(points) > 1 else float("nan")
-    )
+    nearest = np.partition(gaps, kept - 1, axis=1)[:, :kept]
+    return np.sort(nearest, axis=1)

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from rayfl.arrays import Bools, Floats, Ints
 from rayfl.component import Count, NonNegative, Positive, component
 from rayfl.errors import DataError, broken
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 CLOSE = 1e-3
 """Means closer than this, on losses scaled to [0, 1], do not count as two components."""
@@ -33,9 +30,20 @@ TINY = 10.0 * float(np.finfo(np.float64).eps)
 class Split:
     """A fitted mixture; component 0 has the smaller mean.
 
-    `clean[i]` is the posterior of component 0 for loss i. `separated` is False where the losses
-    hold no two groups: fewer than two of them, all equal (then everything is clean and `n_iter` is
-    0), or means that are practically equal."""
+    Attributes
+    ----------
+    clean
+        `clean[i]` is the posterior of component 0 for loss i.
+    weights, means, variances
+        Of the two components, (2,).
+    n_iter
+        Steps that EM took; 0 where there was nothing to fit.
+    converged
+        Whether the log-likelihood had come to rest.
+    separated
+        False where the losses hold no two groups: fewer than two of them, all equal (then
+        everything is clean), or means that are practically equal.
+    """
 
     clean: Floats
     weights: Floats
@@ -67,70 +75,102 @@ class LossMixture:
     """
 
     reg_covar: Positive = 5e-4
+    """Added to every variance."""
     tol: NonNegative = 1e-2
+    """EM stops when the mean log-likelihood changes by less. scikit-learn: 1e-3."""
     max_iter: Count = 100
+    """Most steps of EM."""
     normalise: bool = True
+    """Whether losses are scaled to [0, 1] first."""
 
     def fit(self, losses: ArrayLike) -> Split:
-        """The mixture of one client's losses."""
+        """The mixture of one client's losses.
+
+        Parameters
+        ----------
+        losses
+            One a sample, (n,), finite.
+        """
         return self.fit_many([losses])[0]
 
     def fit_many(self, clients: Sequence[ArrayLike]) -> list[Split]:
         """The mixtures of many clients at once, each the same, bit for bit, as `fit` alone.
 
+        Parameters
+        ----------
+        clients
+            The losses of each.
+
+        Examples
+        --------
         >>> one, two = LossMixture().fit_many([[0.1, 0.2, 2.0], [0.3, 0.3]])
         >>> one.clean.round(3).tolist(), two.clean.tolist(), two.separated
         ([1.0, 1.0, 0.0], [1.0, 1.0], False)
         """
-        losses = [checked_losses(client, position) for position, client in enumerate(clients)]
+        losses = [_check_losses(client, place) for place, client in enumerate(clients)]
+        splits = [_call_clean(values) for values in losses]
         # Equal losses would scale to 0/0, and one loss has no spread.
-        fitting = [
-            i for i, values in enumerate(losses) if values.size > 1 and values.min() < values.max()
-        ]
-        splits = [all_clean(values) for values in losses]
+        fitting = [i for i, values in enumerate(losses) if _has_spread(values)]
         if fitting:
-            for i, split in zip(
-                fitting, self.expectation_maximisation([losses[i] for i in fitting]), strict=True
-            ):
+            found = self._maximise_likelihood([losses[i] for i in fitting])
+            for i, split in zip(fitting, found, strict=True):
                 splits[i] = split
         return splits
 
-    def expectation_maximisation(self, losses: list[Floats]) -> list[Split]:
+    def _maximise_likelihood(self, losses: list[Floats]) -> list[Split]:
         """EM on every client until each has converged; a converged client leaves the batch."""
-        lengths = np.array([values.size for values in losses], dtype=np.int64)
-        groups = Groups.of(lengths)
+        groups = Groups.of(np.array([values.size for values in losses], dtype=np.int64))
         raw = np.concatenate(losses)
-        low, high = np.minimum.reduceat(raw, groups.starts), np.maximum.reduceat(raw, groups.starts)
+        low = np.minimum.reduceat(raw, groups.starts)
+        high = np.maximum.reduceat(raw, groups.starts)
         values = groups.scaled(raw, low, high) if self.normalise else raw
-        state = maximise(values, two_means(values, groups), groups, self.reg_covar)
-        previous = np.full(lengths.size, -np.inf)
-        n_iter = np.zeros(lengths.size, dtype=np.int64)
-        converged = np.zeros(lengths.size, dtype=bool)
-        # Most clients need a handful of steps: the slow ones should not pay for the rest.
-        while (active := ~converged & (n_iter < self.max_iter)).any():
-            part, members = groups.select(active)
-            lower, bound = expect(values[members], state.select(active), part)
-            state = state.replaced(active, maximise(values[members], lower, part, self.reg_covar))
-            converged[active] = np.abs(bound - previous[active]) < self.tol
-            previous[active] = bound
-            n_iter[active] += 1
+        state, n_iter, converged = self._iterate(values, groups)
         # EM may swap the components on the way; their meaning is fixed here, once.
         state = state.smaller_mean_first()
-        clean, _ = expect(values, state, groups)
+        clean, _ = infer_clean(values, state, groups)
         # Raw scores are judged on the scale that they would have had.
-        span = np.ones(lengths.size) if self.normalise else high - low
+        span = np.ones(len(losses)) if self.normalise else high - low
         separated = state.means[:, 1] - state.means[:, 0] >= CLOSE * span
         posteriors = np.split(clean, groups.starts[1:])
         return [
             Split(
                 posteriors[i].copy(),
                 *state.of(i),
-                int(n_iter[i]),
-                bool(converged[i]),
-                bool(separated[i]),
+                n_iter=int(n_iter[i]),
+                converged=bool(converged[i]),
+                separated=bool(separated[i]),
             )
-            for i in range(lengths.size)
+            for i in range(len(losses))
         ]
+
+    def _iterate(self, values: Floats, groups: Groups) -> tuple[Gaussians, Ints, Bools]:
+        """The components of every client, its steps, and whether it converged."""
+        clients = groups.lengths.size
+        start = split_by_means(values, groups)
+        state = _estimate_gaussians(
+            values,
+            start,
+            groups,
+            self.reg_covar,
+        )
+        previous = np.full(clients, -np.inf)
+        n_iter = np.zeros(clients, dtype=np.int64)
+        converged = np.zeros(clients, dtype=bool)
+        # Most clients need a handful of steps: the slow ones should not pay for the rest.
+        while (active := ~converged & (n_iter < self.max_iter)).any():
+            part, members = groups.select(active)
+            lower, bound = infer_clean(values[members], state.select(active), part)
+            moved = _estimate_gaussians(
+                values[members],
+                lower,
+                part,
+                self.reg_covar,
+            )
+            state = state.replaced(active, moved)
+            converged[active] = np.abs(bound - previous[active]) < self.tol
+            previous[active] = bound
+            n_iter[active] += 1
+        return state, n_iter, converged
 
 
 class Groups(NamedTuple):
@@ -144,12 +184,15 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Ints) -> Groups:
+        """Clients of these lengths."""
         return cls(np.cumsum(lengths) - lengths, lengths)
 
     def sum(self, values: Floats) -> Floats:
+        """The sum over each client's samples."""
         return np.asarray(np.add.reduceat(values, self.starts))
 
     def mean(self, values: Floats) -> Floats:
+        """The mean over each client's samples."""
         return self.sum(values) / self.lengths
 
     def spread(self, per_client: Floats) -> Floats:
@@ -157,13 +200,15 @@ class Groups(NamedTuple):
         return np.repeat(per_client, self.lengths)
 
     def scaled(self, values: Floats, low: Floats, high: Floats) -> Floats:
+        """Each client's values, from low to high, as 0 to 1."""
         return (values - self.spread(low)) / self.spread(high - low)
 
     def select(self, active: Bools) -> tuple[Groups, Bools | slice]:
         """The layout of the active clients alone, and which samples are theirs."""
         if active.all():
             return self, slice(None)
-        return Groups.of(self.lengths[active]), np.repeat(active, self.lengths)
+        members = np.repeat(active, self.lengths)
+        return Groups.of(self.lengths[active]), members
 
 
 class Gaussians(NamedTuple):
@@ -174,109 +219,171 @@ class Gaussians(NamedTuple):
     variances: Floats
 
     def select(self, active: Bools) -> Gaussians:
+        """Those of the active clients."""
         return Gaussians(*(part[active] for part in self))
 
     def of(self, client: int) -> tuple[Floats, Floats, Floats]:
-        return self.weights[client].copy(), self.means[client].copy(), self.variances[client].copy()
+        """Copies of one client's."""
+        weights, means, variances = (part[client].copy() for part in self)
+        return weights, means, variances
 
     def replaced(self, active: Bools, new: Gaussians) -> Gaussians:
+        """These, with the active clients' overwritten."""
         for part, values in zip(self, new, strict=True):
             part[active] = values
         return self
 
     def smaller_mean_first(self) -> Gaussians:
+        """The same, each client's components in the order of their means."""
         order = np.argsort(self.means, axis=1, kind="stable")
         return Gaussians(*(np.take_along_axis(part, order, axis=1) for part in self))
 
 
-def expect(values: Floats, state: Gaussians, groups: Groups) -> tuple[Floats, Floats]:
-    """Posterior of component 0 for every sample, and each client's mean log-likelihood.
+def infer_clean(values: Floats, state: Gaussians, groups: Groups) -> tuple[Floats, Floats]:
+    """The E-step: posterior of component 0 for every sample, and each client's mean
+    log-likelihood.
 
     >>> state = Gaussians(np.array([[0.6, 0.4]]), np.array([[0.1, 0.7]]), np.array([[0.01, 0.04]]))
-    >>> expect(np.array([0.1, 0.3, 0.4]), state, Groups.of(np.array([3])))[0].round(6).tolist()
+    >>> infer_clean(np.array([0.1, 0.3, 0.4]), state, Groups.of(np.array([3])))[0].round(6).tolist()
     [0.996311, 0.75, 0.093097]
     """
-    log_joint = [log_density(values, state, component, groups) for component in (0, 1)]
-    gap = log_joint[1] - log_joint[0]
+    lower = _log_density(
+        values,
+        state,
+        0,
+        groups,
+    )
+    upper = _log_density(
+        values,
+        state,
+        1,
+        groups,
+    )
+    gap = upper - lower
     # exp of the negative distance never overflows; the same term serves the posterior and the
     # log-likelihood.
     ratio = np.exp(-np.abs(gap))
     posterior = np.where(gap > 0, ratio, 1.0) / (1.0 + ratio)
-    return posterior, groups.mean(np.maximum(*log_joint) + np.log1p(ratio))
+    log_likelihood = np.maximum(lower, upper) + np.log1p(ratio)
+    return posterior, groups.mean(log_likelihood)
 
 
-def log_density(values: Floats, state: Gaussians, component: int, groups: Groups) -> Floats:
+def _log_density(
+    values: Floats,
+    state: Gaussians,
+    component: int,
+    groups: Groups,
+) -> Floats:
     """log pi_c + log N(l; mu_c, s_c) for every sample."""
     weight, mean, variance = (part[:, component] for part in state)
     constant = np.log(weight) - 0.5 * (LOG_2PI + np.log(variance))
-    return groups.spread(constant) - (values - groups.spread(mean)) ** 2 * groups.spread(
-        0.5 / variance
-    )
+    distance = (values - groups.spread(mean)) ** 2
+    return groups.spread(constant) - distance * groups.spread(0.5 / variance)
 
 
-def maximise(values: Floats, lower: Floats, groups: Groups, reg_covar: float) -> Gaussians:
-    """Parameters from the posteriors of component 0."""
-    parts = [moments(values, posterior, groups, reg_covar) for posterior in (lower, 1.0 - lower)]
-    mass, means, variances = (np.stack(columns, axis=1) for columns in zip(*parts, strict=True))
+def _estimate_gaussians(
+    values: Floats,
+    lower: Floats,
+    groups: Groups,
+    reg_covar: float,
+) -> Gaussians:
+    """The M-step: parameters from the posteriors of component 0."""
+    parts = [
+        _measure_moments(
+            values,
+            posterior,
+            groups,
+            reg_covar,
+        )
+        for posterior in (lower, 1.0 - lower)
+    ]
+    columns = zip(*parts, strict=True)
+    mass, means, variances = (np.stack(column, axis=1) for column in columns)
     return Gaussians(mass / mass.sum(axis=1, keepdims=True), means, variances)
 
 
-def moments(
-    values: Floats, posterior: Floats, groups: Groups, reg_covar: float
+def _measure_moments(
+    values: Floats,
+    posterior: Floats,
+    groups: Groups,
+    reg_covar: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Mass, mean and variance of one component in every client."""
     # A component that died keeps a mass to divide by, as in scikit-learn.
     mass = groups.sum(posterior) + TINY
     mean = groups.sum(posterior * values) / mass
-    variance = groups.sum(posterior * (values - groups.spread(mean)) ** 2) / mass + reg_covar
+    squares = posterior * (values - groups.spread(mean)) ** 2
+    variance = groups.sum(squares) / mass + reg_covar
     return mass, mean, variance
 
 
-def two_means(values: Floats, groups: Groups) -> Floats:
+def split_by_means(values: Floats, groups: Groups) -> Floats:
     """Membership (1.0 or 0.0) of the lower group of 2-means, started at minimum and maximum, run to
     convergence."""
-    low, high = (
-        np.minimum.reduceat(values, groups.starts),
-        np.maximum.reduceat(values, groups.starts),
+    low = np.minimum.reduceat(values, groups.starts)
+    high = np.maximum.reduceat(values, groups.starts)
+    lower = _find_lower(
+        values,
+        groups,
+        low,
+        high,
     )
-    lower = nearer_low(values, groups, low, high)
     # The bound is far above what Lloyd's steps need; it rules out an endless swing between
     # roundings.
     for _ in range(1000):
         count = groups.sum(lower.astype(np.float64))
-        low = groups.sum(np.where(lower, values, 0.0)) / np.maximum(count, 1.0)
-        high = groups.sum(np.where(lower, 0.0, values)) / np.maximum(groups.lengths - count, 1.0)
-        moved = nearer_low(values, groups, low, high)
+        below = groups.sum(np.where(lower, values, 0.0))
+        above = groups.sum(np.where(lower, 0.0, values))
+        low = below / np.maximum(count, 1.0)
+        high = above / np.maximum(groups.lengths - count, 1.0)
+        moved = _find_lower(
+            values,
+            groups,
+            low,
+            high,
+        )
         if np.array_equal(moved, lower):
             break
         lower = moved
     return lower.astype(np.float64)
 
 
-def nearer_low(values: Floats, groups: Groups, low: Floats, high: Floats) -> Bools:
+def _find_lower(
+    values: Floats,
+    groups: Groups,
+    low: Floats,
+    high: Floats,
+) -> Bools:
     """Which samples are at least as near to the lower centre as to the upper one."""
     # Two differences, not a midpoint: between neighbouring floats a midpoint rounds onto one of
     # them.
     return np.asarray(values - groups.spread(low) <= groups.spread(high) - values)
 
 
-def all_clean(losses: Floats) -> Split:
+def _has_spread(losses: Floats) -> bool:
+    return losses.size > 1 and bool(losses.min() < losses.max())
+
+
+def _call_clean(losses: Floats) -> Split:
     """The answer where there is nothing to separate."""
     mean = float(losses[0]) if losses.size else 0.0
     return Split(
-        np.ones(losses.size), np.array([1.0, 0.0]), np.full(2, mean), np.zeros(2), 0, True, False
+        clean=np.ones(losses.size),
+        weights=np.array([1.0, 0.0]),
+        means=np.full(2, mean),
+        variances=np.zeros(2),
+        n_iter=0,
+        converged=True,
+        separated=False,
     )
 
 
-def checked_losses(losses: ArrayLike, position: int) -> Floats:
+def _check_losses(losses: ArrayLike, position: int) -> Floats:
     """One client's losses as float64, or a refusal."""
     values = np.asarray(losses, dtype=np.float64)
     if values.ndim != 1:
-        raise DataError(
-            broken(
-                "the losses of a client are one-dimensional", f"{values.shape} (client {position})"
-            )
-        )
+        rule = "the losses of a client are one-dimensional"
+        raise DataError(broken(rule, f"{values.shape} (client {position})"))
     if not np.isfinite(values).all():
         wrong = values[~np.isfinite(values)][0]
         remedy = "Leave out the model that produced them."

@@ -11,20 +11,28 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from rayfl.arrays import Floats, Ints
 from rayfl.errors import DataError, broken
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Rank = Literal["shared", "fixed"]
 
 FLOOR = 1e-300
 
 
 class Spectra(NamedTuple):
-    """Uncentred covariances of many users (users, d, d), their eigenvalues (users, m), largest
-    first, and the eigenvectors as columns (users, d, m)."""
+    """What the features of many users look like.
+
+    Attributes
+    ----------
+    covariances
+        Uncentred, (users, d, d).
+    values
+        Their eigenvalues, largest first, (users, m).
+    vectors
+        The eigenvectors as columns, (users, d, m).
+    """
 
     covariances: Floats
     values: Floats
@@ -32,39 +40,51 @@ class Spectra(NamedTuple):
 
 
 def spectra(features: Sequence[ArrayLike], keep: int | None = None) -> Spectra:
-    """Sigma_k = Phi_k^T Phi_k / n_k of every user's features (n_k, d), with its eigenpairs in
-    descending order.
+    """Sigma_k = Phi_k^T Phi_k / n_k of every user, with its eigenpairs in descending order.
 
-    `keep` holds on to that many leading eigenpairs only, which saves memory for many users.
+    Parameters
+    ----------
+    features
+        Phi of every user, (n_k, d).
+    keep
+        Hold on to that many leading eigenpairs only, which saves memory for many users.
 
+    Examples
+    --------
     >>> spectra([[[2, 0], [0, 1]]]).values.tolist()
     [[2.0, 0.5]]
     """
-    users = [checked_features(one, position) for position, one in enumerate(features)]
-    if len({user.shape[1] for user in users}) != 1:
-        raise DataError(
-            broken(
-                "all users' features have one dimension", sorted({user.shape[1] for user in users})
-            )
-        )
+    users = [_check_features(one, position) for position, one in enumerate(features)]
+    dimensions = sorted({user.shape[1] for user in users})
+    if len(dimensions) != 1:
+        raise DataError(broken("all users' features have one dimension", dimensions))
     covariances = np.stack([user.T @ user / len(user) for user in users])
-    values, vectors = zip(
-        *(leading_pairs(covariance, keep) for covariance in covariances), strict=True
-    )
-    return Spectra(covariances, np.stack(values), np.stack(vectors))
+    pairs = [_find_leading_pairs(covariance, keep) for covariance in covariances]
+    values = np.stack([found for found, _ in pairs])
+    vectors = np.stack([found for _, found in pairs])
+    return Spectra(covariances, values, vectors)
 
 
-def leading_pairs(covariance: Floats, keep: int | None) -> tuple[Floats, Floats]:
-    """Eigenvalues, largest first, and their eigenvectors as columns; rounding below zero is
-    removed."""
+def _find_leading_pairs(covariance: Floats, keep: int | None) -> tuple[Floats, Floats]:
+    """Eigenvalues, largest first, and their eigenvectors as columns."""
     ascending, vectors = np.linalg.eigh(covariance)
-    return np.maximum(ascending[::-1][:keep], 0.0), vectors[:, ::-1][:, :keep].copy()
+    # What lies below zero is rounding.
+    values = np.maximum(ascending[::-1][:keep], 0.0)
+    return values, vectors[:, ::-1][:, :keep].copy()
 
 
 def energies(covariances: Floats, directions: Floats) -> Floats:
-    """e[k, j, i] = || Sigma_k v_i^(j) ||_2 for all pairs: covariances (K, d, d), directions (J, d,
-    q) -> (K, J, q).
+    """e[k, j, i] = || Sigma_k v_i^(j) ||_2 for all pairs, (K, J, q).
 
+    Parameters
+    ----------
+    covariances
+        Sigma of every user k, (K, d, d).
+    directions
+        v of every user j, as columns, (J, d, q).
+
+    Examples
+    --------
     >>> energies(np.diag([2.0, 0.5])[None], np.eye(2)[None]).tolist()
     [[[2.0, 0.5]]]
     """
@@ -76,72 +96,145 @@ def energies(covariances: Floats, directions: Floats) -> Floats:
 
 
 def relevance(
-    values: Floats, energy: Floats, rank: Rank = "shared", threshold: float = 1e-3
+    values: Floats,
+    energy: Floats,
+    rank: Rank = "shared",
+    threshold: float = 1e-3,
 ) -> Floats:
-    """r(k, j) from user k's eigenvalues (..., q) and its energies along user j's directions (...,
-    q).
+    """r(k, j) = (s_1 ... s_q)^(1/q), the geometric mean of s_i = min(lambda_i, e_i) / max(lambda_i,
+    e_i); 0 without any direction.
 
-    With s_i = min(lambda_i, e_i) / max(lambda_i, e_i), r = (s_1 ... s_q)^(1/q), the geometric mean.
-    `rank="shared"` uses the first min(#{lambda > t}, #{e > t}) directions, with t = threshold *
-    lambda_1, so units do not matter. `rank="fixed"` uses all that are given, except those where
-    both numbers are below t. No direction at all: r = 0.
+    Parameters
+    ----------
+    values
+        User k's eigenvalues lambda, (..., q).
+    energy
+        User k's energies e along user j's directions, (..., q).
+    rank
+        `shared` uses the first min(#{lambda > t}, #{e > t}) directions, with t = threshold *
+        lambda_1, so units do not matter. `fixed` uses all that are given, except those where both
+        numbers are below t.
+    threshold
+        The part of the largest eigenvalue that a direction needs to count.
 
+    Examples
+    --------
     >>> float(relevance(np.array([2.0, 0.5]), np.array([1.457738, 1.457738])).round(6))
     0.5
     """
     # Relative to the user's own scale: an absolute threshold would depend on the features' unit.
     limit = threshold * values[..., :1]
-    strong, reached = values > limit, energy > limit
+    strong = values > limit
+    reached = energy > limit
     if rank == "shared":
         shared = np.minimum(strong.sum(axis=-1), reached.sum(axis=-1))
         used = np.arange(values.shape[-1]) < shared[..., None]
     else:
         # 0/0 says nothing about the pair; 0 against something says that they differ.
         used = strong | reached
-    ratio = np.minimum(values, energy) / np.maximum(np.maximum(values, energy), FLOOR)
+    larger = np.maximum(np.maximum(values, energy), FLOOR)
+    ratio = np.minimum(values, energy) / larger
     logs = np.where(used, np.log(np.maximum(ratio, FLOOR)), 0.0).sum(axis=-1)
     count = used.sum(axis=-1)
     # A factor of zero must stay zero: the floor under the logarithm would leave 1e-300^(1/q).
-    nonzero = (count > 0) & ~(used & (ratio == 0)).any(axis=-1)
-    return np.asarray(np.where(nonzero, np.exp(logs / np.maximum(count, 1)), 0.0))
+    hollow = (used & (ratio == 0)).any(axis=-1)
+    mean = np.exp(logs / np.maximum(count, 1))
+    return np.asarray(np.where((count > 0) & ~hollow, mean, 0.0))
 
 
-def cross_relevance(left: Spectra, right: Spectra, q: int, rank: Rank, threshold: float) -> Floats:
+def _compare_across(
+    left: Spectra,
+    right: Spectra,
+    q: int,
+    rank: Rank,
+    threshold: float,
+) -> Floats:
     """r(k, j) of every user k on the left along the top q directions of every user j on the
     right."""
     along = energies(left.covariances, right.vectors[:, :, :q])
-    values = np.broadcast_to(left.values[:, None, : along.shape[2]], along.shape)
-    return relevance(values, along, rank, threshold)
+    leading = left.values[:, None, : along.shape[2]]
+    values = np.broadcast_to(leading, along.shape)
+    return relevance(
+        values,
+        along,
+        rank,
+        threshold,
+    )
 
 
 def pairwise_relevance(
-    users: Spectra, q: int = 10, rank: Rank = "shared", threshold: float = 1e-3
+    users: Spectra,
+    q: int = 10,
+    rank: Rank = "shared",
+    threshold: float = 1e-3,
 ) -> Floats:
     """The asymmetric matrix r(k, j) over all pairs of users, with ones on the diagonal.
 
-    >>> pairwise_relevance(spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])).round(6).tolist()
+    Parameters
+    ----------
+    users
+        What `spectra` found.
+    q
+        How many directions of a user are looked at.
+    rank, threshold
+        As for `relevance`.
+
+    Examples
+    --------
+    >>> users = spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])
+    >>> pairwise_relevance(users).round(6).tolist()
     [[1.0, 0.696884], [0.46479, 1.0]]
     """
     # One's own directions give one up to rounding; the diagonal is made exact.
-    matrix = cross_relevance(users, users, q, rank, threshold)
+    matrix = _compare_across(
+        users,
+        users,
+        q,
+        rank,
+        threshold,
+    )
     np.fill_diagonal(matrix, 1.0)
     return matrix
 
 
 def similarity_matrix(
-    users: Spectra, q: int = 10, rank: Rank = "shared", threshold: float = 1e-3
+    users: Spectra,
+    q: int = 10,
+    rank: Rank = "shared",
+    threshold: float = 1e-3,
 ) -> Floats:
     """R_kj = (r(k, j) + r(j, k)) / 2, symmetric with ones on the diagonal.
 
-    >>> similarity_matrix(spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])).round(6).tolist()
+    Parameters
+    ----------
+    users
+        What `spectra` found.
+    q
+        How many directions of a user are looked at.
+    rank, threshold
+        As for `relevance`.
+
+    Examples
+    --------
+    >>> users = spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])
+    >>> similarity_matrix(users).round(6).tolist()
     [[1.0, 0.25], [0.25, 1.0]]
     """
-    matrix = pairwise_relevance(users, q, rank, threshold)
+    matrix = pairwise_relevance(
+        users,
+        q,
+        rank,
+        threshold,
+    )
     return np.asarray((matrix + matrix.T) / 2)
 
 
 def similarity_between(
-    left: Spectra, right: Spectra, q: int, rank: Rank = "shared", threshold: float = 1e-3
+    left: Spectra,
+    right: Spectra,
+    q: int,
+    rank: Rank = "shared",
+    threshold: float = 1e-3,
 ) -> Floats:
     """The symmetric similarity of every spectrum on the left (rows) to every one on the right
     (columns).
@@ -150,13 +243,35 @@ def similarity_between(
     >>> similarity_between(a, b, q=2).round(6).tolist()
     [[0.25]]
     """
-    there = cross_relevance(left, right, q, rank, threshold)
-    return np.asarray((there + cross_relevance(right, left, q, rank, threshold).T) / 2)
+    there = _compare_across(
+        left,
+        right,
+        q,
+        rank,
+        threshold,
+    )
+    back = _compare_across(
+        right,
+        left,
+        q,
+        rank,
+        threshold,
+    )
+    return np.asarray((there + back.T) / 2)
 
 
 def relabel_class(similarities: Floats, tau: float) -> int | None:
     """Phase 1: the only class whose similarity reaches `tau`, or None when none or several do.
 
+    Parameters
+    ----------
+    similarities
+        Of the samples of one label to every class, (classes,).
+    tau
+        The threshold.
+
+    Examples
+    --------
     >>> relabel_class(np.array([0.07, 0.99]), 0.5), relabel_class(np.array([0.6, 0.99]), 0.5)
     (1, None)
     """
@@ -164,26 +279,36 @@ def relabel_class(similarities: Floats, tau: float) -> int | None:
     return int(passing[0]) if len(passing) == 1 else None
 
 
-def projection_norms(features: ArrayLike, bases: Floats) -> Floats:
+def measure_projections(features: ArrayLike, bases: Floats) -> Floats:
     """|| Q_c Q_c^T z ||_2 = || Q_c^T z ||_2 of every sample (n, d) on every class basis (classes,
     d, l): (n, classes).
 
-    >>> projection_norms([[0.6, 0.5, 0.5]], np.eye(3)[:, :, None]).round(6).tolist()
+    >>> measure_projections([[0.6, 0.5, 0.5]], np.eye(3)[:, :, None]).round(6).tolist()
     [[0.6, 0.5, 0.5]]
     """
-    return np.asarray(
-        np.linalg.norm(np.einsum("nd,cdl->ncl", np.asarray(features, np.float64), bases), axis=2)
-    )
+    samples = np.asarray(features, np.float64)
+    coordinates = np.einsum("nd,cdl->ncl", samples, bases)
+    return np.asarray(np.linalg.norm(coordinates, axis=2))
 
 
 def nearest_class(features: ArrayLike, bases: Floats) -> Ints:
     """Phase 2: the class on whose subspace each sample's projection is longest; ties go to the
     lowest class.
 
+    Parameters
+    ----------
+    features
+        z of the samples, (n, d).
+    bases
+        Q of every class, (classes, d, l).
+
+    Examples
+    --------
     >>> nearest_class([[0.6, 0.5, 0.5]], np.eye(3)[:, :, None]).tolist()
     [0]
     """
-    return np.asarray(projection_norms(features, bases).argmax(axis=1), dtype=np.int64)
+    norms = measure_projections(features, bases)
+    return np.asarray(norms.argmax(axis=1), dtype=np.int64)
 
 
 class Correction(NamedTuple):
@@ -202,36 +327,66 @@ def correct_labels(
     class_rank: int = 5,
     sample_rank: int = 20,
 ) -> Correction:
-    """Procedure 2 of FB-NLL on one user's data, with a clean spectrum for each of all the classes.
+    """Procedure 2 of FB-NLL on one user's data.
 
     For each label value that the user holds (as it was before any change): if exactly one class is
-    similar to those samples (`tau`, top `class_rank` directions), all of them become that class;
-    otherwise each goes to the class on whose top `sample_rank` directions its projection is
-    longest.
+    similar to those samples, all of them become that class; otherwise each goes to the class on
+    whose directions its projection is longest.
 
+    Parameters
+    ----------
+    features
+        The user's samples, (n, d).
+    labels
+        Their given labels, (n,).
+    clean
+        A clean spectrum for each of all the classes.
+    tau
+        The similarity that a class needs in phase 1.
+    class_rank
+        How many directions are compared in phase 1.
+    sample_rank
+        How many are projected on in phase 2.
+
+    Examples
+    --------
     >>> clean = spectra([[[3, 0, 0], [3, 0.3, 0]], [[0, 3, 0], [0, 3, 0.3]]])
-    >>> correct_labels([[0.1, 3, 0], [0, 2.8, 0.2]], [0, 0], clean, tau=0.5, class_rank=1).labels.tolist()
+    >>> samples = [[0.1, 3, 0], [0, 2.8, 0.2]]
+    >>> correct_labels(samples, [0, 0], clean, tau=0.5, class_rank=1).labels.tolist()
     [1, 1]
     """
-    samples, given = checked_features(features, 0), np.asarray(labels, dtype=np.int64)
+    samples = _check_features(features, 0)
+    given = np.asarray(labels, dtype=np.int64)
     if given.shape != (len(samples),):
         raise DataError(broken(f"one label a sample ({len(samples)})", given.shape))
     # One rank for every class: a larger subspace would win projections by its size.
     bases = clean.vectors[:, :, :sample_rank]
-    corrected, decided = given.copy(), {}
+    corrected = given.copy()
+    decided: dict[int, int | None] = {}
     # Reading `given`, never `corrected`: else a sample moved once could be moved again.
     for label in np.unique(given).tolist():
         members = given == label
         own = spectra([samples[members]])
-        decided[label] = relabel_class(similarity_between(own, clean, class_rank)[0], tau)
-        moved = decided[label]
+        moved = relabel_class(similarity_between(own, clean, class_rank)[0], tau)
+        decided[label] = moved
         corrected[members] = nearest_class(samples[members], bases) if moved is None else moved
     return Correction(corrected, decided)
 
 
 class Calibration(NamedTuple):
-    """What the server's clean samples say: the threshold of phase 1, the rank of phase 2, and what
-    they rest on."""
+    """What the server's clean samples say.
+
+    Attributes
+    ----------
+    tau
+        The threshold of phase 1.
+    sample_rank
+        The rank of phase 2.
+    lowest_within, highest_between
+        Similarities of halves of one class, and of different classes.
+    accuracy
+        What phase 2 reaches at this rank.
+    """
 
     tau: float
     sample_rank: int
@@ -241,38 +396,58 @@ class Calibration(NamedTuple):
 
 
 def calibrate(
-    clean: Mapping[int, ArrayLike], class_rank: int = 5, ranks: Sequence[int] = (5, 10, 20, 40)
+    clean: Mapping[int, ArrayLike],
+    class_rank: int = 5,
+    ranks: Sequence[int] = (5, 10, 20, 40),
 ) -> Calibration:
-    """Choose `tau` and `sample_rank` from the server's clean features by class, each split into two
+    """Choose `tau` and `sample_rank` from the server's clean samples, each class split into two
     halves.
 
     `tau` is midway between the lowest similarity within a class and the highest between classes;
     where these overlap, the 99th percentile of the similarities between classes. `sample_rank` is
     the smallest of `ranks` that classifies each half best by the other half's subspaces.
 
+    Parameters
+    ----------
+    clean
+        Features of clean samples by their class.
+    class_rank
+        How many directions are compared in phase 1.
+    ranks
+        What phase 2 may choose from.
+
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
-    >>> clean = {c: rng.normal(size=(40, 6)) * (0.1 + 3 * (np.arange(6) // 3 == c)) for c in (0, 1)}
+    >>> scales = {c: 0.1 + 3 * (np.arange(6) // 3 == c) for c in (0, 1)}
+    >>> clean = {c: rng.normal(size=(40, 6)) * scale for c, scale in scales.items()}
     >>> found = calibrate(clean, class_rank=2, ranks=(1, 3))
     >>> found.highest_between < found.tau < found.lowest_within, found.sample_rank, found.accuracy
     (True, 3, 1.0)
     """
+    samples = {c: _check_features(clean[c], c) for c in sorted(clean)}
     # Every other sample: files are often sorted, and halves must look alike.
-    halves = [[checked_features(clean[c], c)[side::2] for c in sorted(clean)] for side in (0, 1)]
+    halves = [[part[side::2] for part in samples.values()] for side in (0, 1)]
     if len(clean) < 2 or any(len(half) == 0 for half in halves[1]):
         sizes = {c: len(np.asarray(part)) for c, part in clean.items()}
         raise DataError(broken("calibration needs two classes with two clean samples each", sizes))
-    first, second = spectra(halves[0]), spectra(halves[1])
-    within, between = split_similarities(first, second, class_rank)
+    first = spectra(halves[0])
+    second = spectra(halves[1])
+    within, between = _compare_halves(first, second, class_rank)
     separable = within.min() > between.max()
     tau = (within.min() + between.max()) / 2 if separable else np.percentile(between, 99)
-    accuracy = [projection_accuracy(halves, (first, second), rank) for rank in ranks]
+    accuracy = [_classify_halves(halves, (first, second), rank) for rank in ranks]
     best = int(np.argmax(accuracy))
     return Calibration(
-        float(tau), ranks[best], float(within.min()), float(between.max()), accuracy[best]
+        tau=float(tau),
+        sample_rank=ranks[best],
+        lowest_within=float(within.min()),
+        highest_between=float(between.max()),
+        accuracy=accuracy[best],
     )
 
 
-def split_similarities(first: Spectra, second: Spectra, q: int) -> tuple[Floats, Floats]:
+def _compare_halves(first: Spectra, second: Spectra, q: int) -> tuple[Floats, Floats]:
     """Similarities of the two halves of each class, and of halves of different classes."""
     crossed = similarity_between(first, second, q)
     different = ~np.eye(len(crossed), dtype=bool)
@@ -280,31 +455,26 @@ def split_similarities(first: Spectra, second: Spectra, q: int) -> tuple[Floats,
     return np.diagonal(crossed), np.concatenate([crossed[different], *same_side])
 
 
-def projection_accuracy(
+def _classify_halves(
     halves: Sequence[Sequence[Floats]], fitted: tuple[Spectra, Spectra], rank: int
 ) -> float:
     """Share of samples that the other half's rank-`rank` subspaces put into their own class."""
-    right = [
-        nearest_class(samples, other.vectors[:, :, :rank]) == position
-        for half, other in zip(halves, fitted[::-1], strict=True)
-        for position, samples in enumerate(half)
-    ]
+    right = []
+    for half, other in zip(halves, fitted[::-1], strict=True):
+        bases = other.vectors[:, :, :rank]
+        for position, samples in enumerate(half):
+            right.append(nearest_class(samples, bases) == position)
     return float(np.concatenate(right).mean())
 
 
-def checked_features(features: ArrayLike, user: int) -> Floats:
+def _check_features(features: ArrayLike, user: int) -> Floats:
     """One user's features as a finite, non-empty (samples, d) float64 array, or a refusal."""
     values = np.asarray(features, dtype=np.float64)
     if values.ndim != 2 or values.size == 0:
-        raise DataError(
-            broken(
-                "features are a non-empty (samples, dimension) array",
-                f"{values.shape} (user {user})",
-            )
-        )
+        rule = "features are a non-empty (samples, dimension) array"
+        raise DataError(broken(rule, f"{values.shape} (user {user})"))
     if not np.isfinite(values).all():
         wrong = values[~np.isfinite(values)][0]
-        raise DataError(
-            broken("features are finite", f"{wrong} (user {user})", "Check the feature extractor.")
-        )
+        remedy = "Check the feature extractor."
+        raise DataError(broken("features are finite", f"{wrong} (user {user})", remedy))
     return values

@@ -12,8 +12,10 @@ from typing import IO
 
 from rayfl.errors import DataError, broken
 
-Member = tuple[str, Callable[[], IO[bytes] | None]]
+_Member = tuple[str, Callable[[], IO[bytes] | None]]
 _TAR = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_COPY_BYTES = 1 << 20
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
 
 
 def is_archive(file: Path) -> bool:
@@ -21,36 +23,38 @@ def is_archive(file: Path) -> bool:
     return file.name.lower().endswith((*_TAR, ".zip"))
 
 
-def unpack(archive: Path, into: Path) -> None:
+def unpack_archive(archive: Path, into: Path) -> None:
     """Write the files of a tar or zip archive below `into`, with plain permissions."""
+    is_zip = archive.name.lower().endswith(".zip")
+    open_members = _open_zip_members if is_zip else _open_tar_members
     try:
-        for name, opened in (
-            zip_members(archive) if archive.name.lower().endswith(".zip") else tar_members(archive)
-        ):
-            target = inside(archive, into, name)
-            stream = opened()
+        for name, open_member in open_members(archive):
+            target = _resolve_inside(archive, into, name)
+            stream = open_member()
             if stream is not None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with stream, target.open("wb") as out:
-                    shutil.copyfileobj(stream, out, 1 << 20)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError) as error:
-        raise DataError(
-            broken(f"{archive} must be a whole archive", error, "Fetch it again")
-        ) from error
+                    shutil.copyfileobj(stream, out, _COPY_BYTES)
+    except _DAMAGED as error:
+        rule = f"{archive} must be a whole archive"
+        raise DataError(broken(rule, error, "Fetch it again")) from error
 
 
-def inside(archive: Path, into: Path, name: str) -> Path:
+def _resolve_inside(
+    archive: Path,
+    into: Path,
+    name: str,
+) -> Path:
     """The place of a member, which may not lie elsewhere."""
     # Resolved, so that `..`, absolute names and links are all caught by one comparison.
     target = (into / name).resolve()
     if not target.is_relative_to(into.resolve()):
-        raise DataError(
-            broken(f"the files of {archive} stay inside it", name, "Do not trust this archive")
-        )
+        rule = f"the files of {archive} stay inside it"
+        raise DataError(broken(rule, name, "Do not trust this archive"))
     return target
 
 
-def tar_members(archive: Path) -> Iterator[Member]:
+def _open_tar_members(archive: Path) -> Iterator[_Member]:
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.isfile():
@@ -58,12 +62,11 @@ def tar_members(archive: Path) -> Iterator[Member]:
             # A link could point outside and be written through by the next member.
             elif not member.isdir():
                 rule = f"{archive} holds files and folders only"
-                raise DataError(
-                    broken(rule, f"{member.name}, a link or a device", "Do not trust this archive")
-                )
+                found = f"{member.name}, a link or a device"
+                raise DataError(broken(rule, found, "Do not trust this archive"))
 
 
-def zip_members(archive: Path) -> Iterator[Member]:
+def _open_zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as packed:
         for member in packed.infolist():
             if not member.is_dir():

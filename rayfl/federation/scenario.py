@@ -17,20 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, DataError, broken
+from rayfl.federation.arrays import Bools, Floats, Ints
+from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import data_root
 from rayfl.federation.scenario_store import (
-    fields_from,
-    header_of,
+    make_header,
+    make_tables,
+    read_fields,
     read_header,
-    tables_of,
     write_artefact,
 )
-from rayfl.federation.split import Role, cut_down, split
-from rayfl.federation.views import Assignment, Floats, Ints, Noise, Pool, Truth
+from rayfl.federation.split import Role, cap_rows, split_training_set
+from rayfl.federation.views import Assignment, Noise, Pool, Truth
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +44,7 @@ STREAMS = ("split", "partition", "noise", "labelled_noise", "public_noise", "tes
 """The kinds of decision that have random numbers of their own. Append only: the place is part of
 the seed."""
 
-Tasks = tuple[tuple[int, ...], ...]
+TaskList = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,10 @@ class Scenario:
 
     owner    client ids from 0 up, or a `Role`
     given    the labels that methods see; outside noisy sets they equal the dataset's
-    true     what the labels should be, or None where nobody knows; metrics based on truth are then absent
+    true     what the labels should be, or None where nobody knows; metrics based on truth are then
+             absent
     nominal  the noise rate that each client was meant to have, nan where its noise has no such
-    notion
+             notion
     tasks    per client the classes it is meant to learn, where the partition has a notion of it
     test     rows of the dataset's test set, or None for all of it
     plan     the settings it was built from, for the record; not part of the hash
@@ -76,13 +80,13 @@ class Scenario:
     given: Ints
     true: Ints | None
     nominal: Floats
-    tasks: Tasks | None = None
+    tasks: TaskList | None = None
     test: Ints | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_lengths(self)
-        check_values(self)
+        _check_lengths(self)
+        _check_values(self)
         for name in ("owner", "given", "true", "nominal", "test"):
             array = getattr(self, name)
             if array is not None:
@@ -101,46 +105,49 @@ class Scenario:
         """Rows sorted by owner and then by number, and where each owner's rows start (lowest role
         first)."""
         order = np.argsort(self.owner, kind="stable")
-        starts = np.searchsorted(self.owner[order], np.arange(min(Role), self.clients + 1))
+        owners = np.arange(min(Role), self.clients + 1)
+        starts = np.searchsorted(self.owner[order], owners)
+        # Slices of it are handed out as shards.
         order.flags.writeable = False
         return order, starts
 
     def indices(self, owner: int) -> Ints:
-        """The sorted rows of a client or of a `Role`."""
+        """The sorted rows of `owner`, a client or a `Role`."""
         if not min(Role) <= owner < self.clients:
-            raise DataError(
-                broken(
-                    f"clients are numbered 0 to {self.clients - 1}, roles {min(Role)} to -1", owner
-                )
-            )
+            rule = f"clients are numbered 0 to {self.clients - 1}, roles {min(Role)} to -1"
+            raise DataError(broken(rule, owner))
         order, starts = self.by_owner
         place = owner - min(Role)
         return order[starts[place] : starts[place + 1]]
 
     def shard(self, client: int) -> Ints:
-        """The sorted rows that a client owns."""
+        """The sorted rows that a `client` owns."""
         if client < 0:
-            raise DataError(broken(f"a shard belongs to a client, 0 to {self.clients - 1}", client))
+            rule = f"a shard belongs to a client, 0 to {self.clients - 1}"
+            raise DataError(broken(rule, client))
         return self.indices(client)
 
     def sizes(self) -> Ints:
         """How many samples each client owns."""
-        return self.count_by_client(np.ones(len(self.owner), dtype=np.bool_))
+        everything = np.ones(len(self.owner), dtype=np.bool_)
+        return self.count_by_client(everything)
 
-    def count_by_client(self, mask: NDArray[np.bool_]) -> Ints:
+    def count_by_client(self, mask: Bools) -> Ints:
         """How many samples under `mask` each client owns."""
-        return np.bincount(self.owner[mask & (self.owner >= 0)], minlength=self.clients)
+        held = mask & (self.owner >= 0)
+        return np.bincount(self.owner[held], minlength=self.clients)
 
     def class_counts(self, labels: Ints) -> Ints:
-        """Clients x classes: how many of each class, by these labels, a client holds."""
+        """Clients x classes: how many of each class, by these `labels`, a client holds."""
+        classes = len(self.classes)
         held = self.owner >= 0
-        cells = self.owner[held].astype(np.int64) * len(self.classes) + labels[held]
-        return np.bincount(cells, minlength=self.clients * len(self.classes)).reshape(
-            self.clients, -1
-        )
+        # int32 owners times the number of classes could overflow.
+        cells = self.owner[held].astype(np.int64) * classes + labels[held]
+        counts = np.bincount(cells, minlength=self.clients * classes)
+        return counts.reshape(self.clients, -1)
 
     @property
-    def correct(self) -> NDArray[np.bool_] | None:
+    def correct(self) -> Bools | None:
         """Which given labels are right; None without true labels."""
         return None if self.true is None else self.given == self.true
 
@@ -151,13 +158,12 @@ class Scenario:
         if self.correct is None:
             return None
         sizes = self.sizes()
-        return np.where(
-            sizes > 0, self.count_by_client(~self.correct) / np.maximum(sizes, 1), np.nan
-        )
+        wrong = self.count_by_client(~self.correct)
+        return np.where(sizes > 0, wrong / np.maximum(sizes, 1), np.nan)
 
     def noise_rate(self, role: Role | None = None) -> float | None:
-        """The share of wrong labels over all clients, or in one of the server's sets; None if
-        unknown or empty."""
+        """The share of wrong labels over all clients, or in the server's set that has this `role`;
+        None if unknown or empty."""
         rows = self.owner >= 0 if role is None else self.owner == role
         if self.correct is None or not rows.any():
             return None
@@ -167,24 +173,17 @@ class Scenario:
         """The same clients without their wrongly labelled samples: what an oracle would train
         on."""
         if self.correct is None:
-            raise DataError(
-                broken(
-                    "leaving out wrong labels needs true labels", "a scenario with labels: given"
-                )
-            )
-        owner = np.where((self.owner >= 0) & ~self.correct, Role.UNUSED, self.owner).astype(
-            np.int32
-        )
+            rule = "leaving out wrong labels needs true labels"
+            raise DataError(broken(rule, "a scenario with labels: given"))
+        wrong = (self.owner >= 0) & ~self.correct
+        owner = np.where(wrong, Role.UNUSED, self.owner).astype(np.int32)
         return dataclasses.replace(self, owner=owner)
 
     def truly_labelled(self) -> Scenario:
         """The same samples with true labels everywhere: the reference without noise."""
         if self.true is None:
-            raise DataError(
-                broken(
-                    "a scenario without noise needs true labels", "a scenario with labels: given"
-                )
-            )
+            rule = "a scenario without noise needs true labels"
+            raise DataError(broken(rule, "a scenario with labels: given"))
         return dataclasses.replace(self, given=self.true)
 
     @cached_property
@@ -200,23 +199,25 @@ class Scenario:
             self.test is None,
         ]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        # Rates are rounded because the last bit of a computed float is the one thing that may
-        # differ by platform.
-        rates = np.where(np.isnan(self.nominal), np.nan, np.round(self.nominal, 9))
-        for array, dtype in (
+        arrays = (
             (self.owner, "<i4"),
             (self.given, "<i8"),
             (self.true, "<i8"),
             (self.test, "<i8"),
-        ):
-            digest.update(
-                b"" if array is None else f"{len(array)};".encode() + array.astype(dtype).tobytes()
-            )
+        )
+        for array, dtype in arrays:
+            if array is not None:
+                digest.update(f"{len(array)};".encode())
+                digest.update(array.astype(dtype).tobytes())
+        # Rates are rounded because the last bit of a computed float is the one thing that may
+        # differ by platform. All nans become the same nan.
+        rounded = np.round(self.nominal, 9)
+        rates = np.where(np.isnan(self.nominal), np.nan, rounded)
         digest.update(rates.astype("<f8").tobytes())
         return digest.hexdigest()
 
     def check_against(self, dataset: Dataset) -> None:
-        """Refuse a dataset other than the one that the scenario was built on, naming what
+        """Refuse a `dataset` other than the one that the scenario was built on, naming what
         differs."""
         expected = {
             "training samples": len(self.owner),
@@ -231,63 +232,93 @@ class Scenario:
         for what, value in expected.items():
             if found[what] != value:
                 rule = f"the dataset of this scenario ('{self.dataset.name}') has {what} {value}"
-                remedy = (
-                    f"Load the one it was built on: data: {json.dumps(dict(self.dataset.spec))}"
-                )
+                spec = json.dumps(dict(self.dataset.spec))
+                remedy = f"Load the one it was built on: data: {spec}"
                 raise DataError(broken(rule, f"{found[what]} in '{dataset.name}'", remedy))
+        if self.test is not None:
+            # Only here: a scenario alone does not know how many test images there are.
+            rule = "scenario: a test row lies"
+            check_bounds(rule, self.test, 0, len(dataset.test), "place")
 
     def save(self, directory: Path) -> None:
-        """Write the artefact: `scenario.json`, `samples.parquet`, `clients.parquet` and, if capped,
-        `test.parquet`."""
-        write_artefact(directory, header_of(self), tables_of(self))
+        """Write the artefact into `directory`: `scenario.json`, `samples.parquet`,
+        `clients.parquet` and, if capped, `test.parquet`."""
+        write_artefact(directory, make_header(self), make_tables(self))
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Read an artefact and verify that it is whole and unchanged."""
+        """Read the artefact in `directory` and verify that it is whole and unchanged."""
         header = read_header(directory)
         try:
             dataset = DatasetReference(**header["dataset"])
-            found = cls(dataset=dataset, **fields_from(directory, header))
+            found = cls(dataset=dataset, **read_fields(directory, header))
         except (KeyError, TypeError, ValueError) as error:
             rule = f"the scenario in {directory} must be complete"
-            raise DataError(
-                broken(rule, f"{type(error).__name__}: {error}", "Build it again.")
-            ) from error
+            fault = f"{type(error).__name__}: {error}"
+            raise DataError(broken(rule, fault, "Build it again.")) from error
         if found.sha256 != header.get("sha256"):
             rule = f"the content of the scenario in {directory} must hash to {header.get('sha256')}"
-            raise DataError(
-                broken(rule, found.sha256, "Its files were changed or mixed up; build it again.")
-            )
+            remedy = "Its files were changed or mixed up; build it again."
+            raise DataError(broken(rule, found.sha256, remedy))
         return found
 
 
-def check_lengths(scenario: Scenario) -> None:
+def _check_lengths(scenario: Scenario) -> None:
     """Every per-sample array covers the training set, every per-client one the clients."""
-    samples, clients = len(scenario.owner), len(scenario.nominal)
+    samples = len(scenario.owner)
     for name in ("given", "true"):
         labels = getattr(scenario, name)
         if labels is not None and len(labels) != samples:
             raise DataError(broken(f"scenario: one {name} label a sample ({samples})", len(labels)))
-    if scenario.tasks is not None and len(scenario.tasks) != clients:
-        raise DataError(broken(f"scenario: one task a client ({clients})", len(scenario.tasks)))
+    tasks = scenario.tasks
+    if tasks is not None and len(tasks) != scenario.clients:
+        rule = f"scenario: one task a client ({scenario.clients})"
+        raise DataError(broken(rule, len(tasks)))
 
 
-def check_values(scenario: Scenario) -> None:
-    """Owners are roles or clients, labels are classes."""
-    ranges = {"owner": (int(min(Role)), len(scenario.nominal)), "given": (0, len(scenario.classes))}
-    ranges["true"] = ranges["given"]
-    for name, (low, high) in ranges.items():
-        array = getattr(scenario, name)
-        if array is not None and len(array) and not (low <= array.min() and array.max() < high):
-            row = int(np.flatnonzero((array < low) | (array >= high))[0])
-            raise DataError(
-                broken(f"scenario: {name} lies in [{low}, {high})", f"{array[row]} at sample {row}")
-            )
+def _check_values(scenario: Scenario) -> None:
+    """Owners are roles or clients, labels and tasks are classes, rates are shares."""
+    classes = len(scenario.classes)
+    check_bounds("scenario: owner lies", scenario.owner, min(Role), scenario.clients, "sample")
+    check_bounds("scenario: given lies", scenario.given, 0, classes, "sample")
+    if scenario.true is not None:
+        check_bounds("scenario: true lies", scenario.true, 0, classes, "sample")
+    if scenario.tasks is not None:
+        _refuse_foreign_tasks("scenario: a task", scenario.tasks, classes)
+    rates = scenario.nominal
+    # What is computed from a matrix of probabilities may miss 0 and 1 by a rounding.
+    outside = np.flatnonzero((rates < -1e-9) | (rates > 1 + 1e-9))
+    if len(outside):
+        client = int(outside[0])
+        rule = "scenario: nominal lies in [0, 1]"
+        raise DataError(broken(rule, f"{rates[client]} at client {client}"))
+
+
+def _refuse_foreign_tasks(
+    what: str,
+    tasks: TaskList,
+    classes: int,
+) -> None:
+    """Refuse a task with a class that does not exist; a negative one would count from the end."""
+    for client, task in enumerate(tasks):
+        for c in task:
+            if not 0 <= c < classes:
+                rule = f"{what} names classes in [0, {classes})"
+                raise DataError(broken(rule, f"{c} for client {client}"))
 
 
 def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]:
-    """The dataset of a plan with its scenario: the saved one that it names, or a new one."""
-    dataset = plan.data.load(plan.data_root or data_root())
+    """The dataset of a plan with its scenario: the saved one that it names, or a new one.
+
+    Parameters
+    ----------
+    plan
+        A `FederationPlan`, or the whole configuration of a run, which is one.
+    seed
+        Drives every draw of a new scenario; a saved one has been drawn.
+    """
+    root = plan.data_root or data_root()
+    dataset = plan.data.load(root)
     if plan.scenario is None:
         return dataset, build_scenario(plan, dataset, seed)
     scenario = Scenario.load(plan.scenario)
@@ -297,29 +328,45 @@ def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]
     return dataset, scenario
 
 
-def build_scenario(plan: FederationPlan, dataset: Dataset, seed: int) -> Scenario:
-    """Draw the federation that a plan describes: split, deal out, corrupt labels."""
-    truth, classes, recorded = dataset.train.y, dataset.classes, plan.recorded()
-    parts = split(truth, classes, plan.split, stream(seed, "split"))
-    dealt = deal(plan, dataset, parts.pool, stream(seed, "partition"))
+def build_scenario(
+    plan: FederationPlan,
+    dataset: Dataset,
+    seed: int,
+) -> Scenario:
+    """Draw the federation that a plan describes: split, deal out, corrupt labels.
+
+    Parameters
+    ----------
+    plan
+        What to draw.
+    dataset
+        The dataset that the plan names, loaded.
+    seed
+        Equal seeds draw equal federations, on every machine.
+    """
+    truth = dataset.train.y
+    classes = dataset.classes
+    parts = split_training_set(truth, classes, plan.split, open_stream(seed, "split"))
+    dealt = _deal_pool(plan, dataset, parts.pool, open_stream(seed, "partition"))
     owner = np.full(len(truth), Role.UNUSED, dtype=np.int32)
     owner[parts.pool] = dealt.owner
     for role, rows in parts.server().items():
         owner[rows] = role
     given = truth.copy()
     held = np.flatnonzero(owner >= 0)
-    view = viewed(dataset, held, owner[held].astype(np.int64), plan.clients, dealt.tasks)
-    nominal = corrupt(given, plan.noise, view, stream(seed, "noise"))
-    for name, rows in (("labelled_noise", parts.labelled), ("public_noise", parts.public)):
+    holders = owner[held].astype(np.int64)
+    view = _view_truth(dataset, held, holders, plan.clients, dealt.tasks)
+    nominal = _corrupt_labels(given, plan.noise, view, open_stream(seed, "noise"))
+    server_noises = (
+        ("labelled_noise", plan.labelled_noise, parts.labelled),
+        ("public_noise", plan.public_noise, parts.public),
+    )
+    for name, noise, rows in server_noises:
         if len(rows):
-            corrupt(
-                given,
-                getattr(plan, name),
-                viewed(dataset, rows, np.zeros_like(rows), 1),
-                stream(seed, name),
-            )
-    cap = plan.split.test_samples
-    tested = cut_down(dataset.test.y, classes, cap, stream(seed, "test"), "split.test_samples")
+            # To a noise model the server is a federation of one client.
+            view = _view_truth(dataset, rows, np.zeros_like(rows), 1)
+            _corrupt_labels(given, noise, view, open_stream(seed, name))
+    recorded = plan.recorded()
     return Scenario(
         dataset=DatasetReference(dataset.name, recorded["data"], dataset.sha256),
         classes=classes,
@@ -329,65 +376,109 @@ def build_scenario(plan: FederationPlan, dataset: Dataset, seed: int) -> Scenari
         true=truth if plan.labels == "true" else None,
         nominal=nominal,
         tasks=dealt.tasks,
-        test=None if cap is None else tested,
+        test=_cap_test(plan, dataset, seed),
         plan=recorded,
     )
 
 
-def stream(seed: int, name: str) -> np.random.Generator:
-    """The random numbers for one kind of decision, independent of those for every other kind."""
+def _cap_test(
+    plan: FederationPlan,
+    dataset: Dataset,
+    seed: int,
+) -> Ints | None:
+    """The test rows that the plan leaves; None if it leaves all."""
+    cap = plan.split.test_samples
+    if cap is None:
+        return None
+    rng = open_stream(seed, "test")
+    return cap_rows(dataset.test.y, dataset.classes, cap, rng, "split.test_samples")
+
+
+def open_stream(seed: int, name: str) -> Generator:
+    """The random numbers for one kind of decision, independent of those for every other kind.
+
+    Parameters
+    ----------
+    seed
+        The seed of the run.
+    name
+        One of `STREAMS`.
+    """
     if seed < 0:
         raise ConfigError(broken("a seed is 0 or more", seed))
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name),)))
+    key = (STREAMS.index(name),)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-def deal(
-    plan: FederationPlan, dataset: Dataset, pool: Ints, rng: np.random.Generator
+def _deal_pool(
+    plan: FederationPlan,
+    dataset: Dataset,
+    rows: Ints,
+    rng: Generator,
 ) -> Assignment:
     """Let the partition deal out the pool, and hold it to its word."""
-    if plan.clients > len(pool):
+    if plan.clients > len(rows):
+        rule = f"clients is at most the {len(rows)} samples to deal out"
         remedy = "Use fewer clients, or smaller server sets and larger caps under 'split'."
-        raise ConfigError(
-            broken(f"clients is at most the {len(pool)} samples to deal out", plan.clients, remedy)
-        )
-    groups = None if dataset.train.groups is None else dataset.train.groups[pool]
-    dealt = plan.partition.assign(
-        Pool(dataset.train.y[pool], len(dataset.classes), plan.clients, groups), rng
-    )
-    refuse_outside("a partition's owner", dealt.owner, len(pool), Role.UNUSED, plan.clients)
+        raise ConfigError(broken(rule, plan.clients, remedy))
+    classes = len(dataset.classes)
+    groups = None if dataset.train.groups is None else dataset.train.groups[rows]
+    pool = Pool(dataset.train.y[rows], classes, plan.clients, groups)
+    dealt = plan.partition.assign(pool, rng)
+    _refuse_outside("a partition's owner", dealt.owner, len(rows), Role.UNUSED, plan.clients)
+    if dealt.tasks is not None:
+        _refuse_foreign_tasks("a partition's task", dealt.tasks, classes)
     return dealt
 
 
-def viewed(
-    dataset: Dataset, rows: Ints, owner: Ints, clients: int, tasks: Tasks | None = None
+def _view_truth(
+    dataset: Dataset,
+    rows: Ints,
+    owner: Ints,
+    clients: int,
+    tasks: TaskList | None = None,
 ) -> Truth:
     """What a noise model sees of these rows; their pixels only if it asks."""
-    labels = dataset.train.y[rows]
     return Truth(
-        labels, owner, rows, clients, len(dataset.classes), lambda: dataset.train.x[rows], tasks
+        labels=dataset.train.y[rows],
+        owner=owner,
+        position=rows,
+        clients=clients,
+        classes=len(dataset.classes),
+        images=lambda: dataset.train.x[rows],
+        tasks=tasks,
     )
 
 
-def corrupt(given: Ints, noise: Noise, view: Truth, rng: np.random.Generator) -> Floats:
+def _corrupt_labels(
+    given: Ints,
+    noise: Noise,
+    view: Truth,
+    rng: Generator,
+) -> Floats:
     """Write a noise model's labels into `given` at the rows that it saw; answers the nominal
     rates."""
     corrupted = noise.corrupt(view, rng)
-    refuse_outside("a noise's given label", corrupted.given, len(view.labels), 0, view.classes)
+    _refuse_outside("a noise's given label", corrupted.given, len(view.labels), 0, view.classes)
     if corrupted.nominal.shape != (view.clients,):
         rule = f"a noise's nominal rate is one a client, shape ({view.clients},)"
-        raise DataError(
-            broken(rule, corrupted.nominal.shape, "Give nan where there is no such rate.")
-        )
+        remedy = "Give nan where there is no such rate."
+        raise DataError(broken(rule, corrupted.nominal.shape, remedy))
     given[view.position] = corrupted.given
     return corrupted.nominal
 
 
-def refuse_outside(what: str, values: Ints, length: int, low: int, high: int) -> None:
+def _refuse_outside(
+    what: str,
+    values: Ints,
+    length: int,
+    low: int,
+    high: int,
+) -> None:
     """Hold a component, perhaps a user's own, to one value per sample within [low, high)."""
     if values.shape != (length,) or values.dtype.kind not in "iu":
         rule = f"{what} is one whole number a sample, shape ({length},)"
         raise DataError(broken(rule, f"{values.dtype} of shape {values.shape}"))
     if length and not (low <= values.min() and values.max() < high):
-        raise DataError(
-            broken(f"{what} lies in [{low}, {high})", f"{values.min()} to {values.max()}")
-        )
+        rule = f"{what} lies in [{low}, {high})"
+        raise DataError(broken(rule, f"{values.min()} to {values.max()}"))

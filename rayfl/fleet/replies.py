@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rayfl.errors import ConfigError, broken
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from rayfl.fleet.base import BaseFleet
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FinishedMap:
-    """A map that is over: the recipe by which lost updates are made again."""
+    """A map that is over: what it was made of, which is how a lost update is made again, and what
+    came of those clients whose updates are finite. With the last reference to it its updates go."""
 
     number: int
     phase: Phase
@@ -29,37 +30,43 @@ class FinishedMap:
     chain: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mean:
-    """One weighted mean of updates that all exist, with positive weights of a finite sum."""
+    """One weighted mean of updates, of one or several maps. The weights are positive, of a finite
+    sum."""
 
     key: str
     weights: Mapping[UpdateId, float]
     maps: Mapping[int, FinishedMap]
 
-    def outcome(self, which: UpdateId) -> Done:
-        """What is known of one update."""
-        return self.maps[which.number].done[which.client]
+    @cached_property
+    def grid(self) -> Grid:
+        """On which the sum is exact, by the largest value of every update."""
+        peaks = (w * self._done(update).peaks[self.key] for update, w in self.weights.items())
+        return Grid.bounded(sum(peaks), len(self.weights))
 
-    @property
-    def lone(self) -> UpdateId | None:
-        """The one update that it is the mean of, bit for bit."""
-        return next(iter(self.weights)) if len(self.weights) == 1 else None
+    @cached_property
+    def nbytes(self) -> int:
+        """The size of one update, and so of the mean."""
+        return self._done(next(iter(self.weights))).update_bytes[self.key]
 
-    @property
+    @cached_property
     def total(self) -> float:
+        """The sum of the weights."""
         return sum(self.weights.values())
 
     @property
-    def nbytes(self) -> int:
-        """The size of one update, and so of the mean."""
-        return self.outcome(next(iter(self.weights))).update_bytes[self.key]
+    def lone(self) -> UpdateId | None:
+        """The update that this mean is, bit for bit, if it is of one."""
+        return next(iter(self.weights)) if len(self.weights) == 1 else None
 
     @property
-    def grid(self) -> Grid:
-        """The grid on which the sum is exact."""
-        bound = sum(w * self.outcome(which).peaks[self.key] for which, w in self.weights.items())
-        return Grid.bounded(bound, len(self.weights))
+    def map_number(self) -> int | None:
+        """The map that all updates are of; None if they are of several."""
+        return next(iter(self.maps)) if len(self.maps) == 1 else None
+
+    def _done(self, update: UpdateId) -> Done:
+        return self.maps[update.number].done[update.client]
 
 
 class FleetReplies(Replies):
@@ -78,11 +85,7 @@ class FleetReplies(Replies):
             raise ConfigError(broken(rule, f"client {both[0]} in both"))
         joined = FleetReplies(self._fleet, {**self._maps, **other._maps})
         joined.diverged = tuple(sorted({*self.diverged, *other.diverged}))
-        # The updates stay as long as anybody may ask for them.
-        joined._parts = (self, other)
         return joined
-
-    _parts: tuple[Replies, ...] = ()
 
     def ref(self, client: ClientId, key: str | None = None) -> Ref:
         return self.mean({client: 1.0}, key)
@@ -101,7 +104,7 @@ class FleetReplies(Replies):
         chosen = check_weights(weights)
         name = self._key(key, chosen)
         by_update = {self._id(client): weight for client, weight in chosen.items()}
-        return self._fleet.reduce(Mean(name, by_update, self._numbered()))
+        return self._fleet.reduce(Mean(name, by_update, self._numbered(by_update)))
 
     def _reason_of_absence(self, client: ClientId) -> str:
         if client in self.diverged:
@@ -127,8 +130,9 @@ class FleetReplies(Replies):
     def _id(self, client: ClientId) -> UpdateId:
         return UpdateId(self._maps[client].number, client)
 
-    def _numbered(self) -> dict[int, FinishedMap]:
-        return {found.number: found for found in self._maps.values()}
+    def _numbered(self, which: Iterable[UpdateId]) -> dict[int, FinishedMap]:
+        """The maps that these updates are of."""
+        return {update.number: self._maps[update.client] for update in which}
 
     def examine(
         self,
@@ -147,7 +151,7 @@ class FleetReplies(Replies):
             visit = self._fleet.count_visit(client, examined=True)
             task = Task(client, self._fleet.round, inputs_of, NOTHING, visit, examined=True)
             tasks[self._id(client)] = task
-        done = self._fleet.examine(phase, tasks, inputs, self._numbered())
+        done = self._fleet.examine(phase, tasks, inputs, self._numbered(tasks))
         outcomes = sorted(done, key=lambda outcome: outcome.client)
         self._fleet.refuse_errors(outcomes)
         self._fleet.account_server(outcomes)
@@ -160,8 +164,3 @@ class FleetReplies(Replies):
         if not finished.chain:
             raise ConfigError(broken("`last` is asked of a chain", "the replies of a map"))
         return self.ref(order[-1])
-
-
-def free_with(replies: FleetReplies, fleet: BaseFleet, number: int) -> None:
-    """Free a map's updates as soon as nobody holds its replies."""
-    weakref.finalize(replies, fleet.forget, number)

@@ -14,9 +14,9 @@ def confusion_matrix(
     truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
 ) -> Confusion:
     """How often each true class was called each class."""
-    return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(
-        classes, classes
-    )
+    pairs = truth * classes + predicted
+    counts = np.bincount(pairs, minlength=classes * classes)
+    return counts.reshape(classes, classes)
 
 
 def accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> float:
@@ -24,15 +24,18 @@ def accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> floa
     all classes."""
     rows = np.arange(len(confusion)) if classes is None else np.asarray(classes)
     total = confusion[rows].sum()
-    return float(confusion[rows, rows].sum() / total) if total else float("nan")
+    right = confusion[rows, rows].sum()
+    return float(right / total) if total else float("nan")
 
 
 def among_first(logits: NDArray[np.float32], truth: NDArray[np.int64], few: int) -> int:
     """How many samples have their class among the `few` highest logits; a tie is decided against
     it."""
-    own = logits[np.arange(len(truth)), truth][:, None]
-    places = (logits >= own).sum(axis=1)  # 0 where the class's own logit is not a number
-    return int(((places > 0) & (places <= few)).sum())
+    own = logits[np.arange(len(truth)), truth]
+    places = (logits >= own[:, None]).sum(axis=1)
+    # 0 where the class's own logit is not a number
+    found = (places > 0) & (places <= few)
+    return int(found.sum())
 
 
 def recalls(confusion: Confusion) -> NDArray[np.float64]:
@@ -46,7 +49,8 @@ def macro_f1(confusion: Confusion) -> float:
     0."""
     hits = np.diag(confusion)
     either = confusion.sum(axis=0) + confusion.sum(axis=1)
-    return float(np.mean(np.where(either > 0, 2 * hits / np.maximum(either, 1), 0.0)))
+    scores = 2 * hits / np.maximum(either, 1)
+    return float(np.mean(np.where(either > 0, scores, 0.0)))
 
 
 def report(confusion: Confusion, loss: float) -> Mapping[str, float]:

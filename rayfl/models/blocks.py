@@ -9,27 +9,27 @@ from torch import nn
 
 from rayfl.models.norm import Norm
 
-GROUPS = 32
+_GROUPS = 32
 """Most groups of a GroupNorm (Wu and He, ECCV 2018); fewer where the channels do not divide by
 it."""
 
 
-def normaliser(norm: Norm, track_running_stats: bool = True) -> Callable[[int], nn.Module]:
+def choose_norm(norm: Norm, track_running_stats: bool = True) -> Callable[[int], nn.Module]:
     """The layer that normalises so many channels.
 
     Without running statistics BatchNorm uses those of the batch in evaluation too, and nothing of
     it is averaged."""
     if norm == "group":
-        return lambda channels: nn.GroupNorm(math.gcd(GROUPS, channels), channels)
+        return lambda channels: nn.GroupNorm(math.gcd(_GROUPS, channels), channels)
     return lambda channels: nn.BatchNorm2d(channels, track_running_stats=track_running_stats)
 
 
-def normalised(convolution: nn.Conv2d, norm: Callable[[int], nn.Module]) -> list[nn.Module]:
+def build_conv_block(convolution: nn.Conv2d, norm: Callable[[int], nn.Module]) -> list[nn.Module]:
     """A convolution, its normalisation and a ReLU."""
     return [convolution, norm(convolution.out_channels), nn.ReLU(inplace=True)]
 
 
-def halved(*layers: nn.Module) -> list[nn.Module]:
+def pool_before_relu(*layers: nn.Module) -> list[nn.Module]:
     """Layers that end in a ReLU, and then the maximum of every 2 x 2.
 
     The maximum is taken first: which of four is the largest, and what reaches it backward, is the
@@ -38,6 +38,6 @@ def halved(*layers: nn.Module) -> list[nn.Module]:
     return [*others, nn.MaxPool2d(2), relu]
 
 
-def pooled() -> list[nn.Module]:
+def build_global_pooling() -> list[nn.Module]:
     """Average over all positions, then one vector an image."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]

@@ -28,15 +28,15 @@ class MnistCNN:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.network import feature_size, linear_on
+        from rayfl.models.network import add_linear_head, measure_features
 
         convolutions = nn.Sequential(
             *(nn.Conv2d(shape[2], 10, 5), nn.MaxPool2d(2), nn.ReLU()),
             *(nn.Conv2d(10, 20, 5), nn.Dropout2d(self.dropout), nn.MaxPool2d(2), nn.ReLU()),
             nn.Flatten(),
         )
-        hidden = nn.Linear(feature_size(convolutions, shape, "mnist_cnn"), 50)
-        return linear_on(
+        hidden = nn.Linear(measure_features(convolutions, shape, "mnist_cnn"), 50)
+        return add_linear_head(
             nn.Sequential(convolutions, hidden, nn.ReLU(), nn.Dropout(self.dropout)), 50, classes
         )
 
@@ -49,16 +49,16 @@ class MnistCNNWide:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.blocks import halved
-        from rayfl.models.network import feature_size, linear_on
+        from rayfl.models.blocks import pool_before_relu
+        from rayfl.models.network import add_linear_head, measure_features
 
         convolutions = nn.Sequential(
-            *halved(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(inplace=True)),
-            *halved(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(inplace=True)),
+            *pool_before_relu(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(inplace=True)),
+            *pool_before_relu(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(inplace=True)),
             nn.Flatten(),
         )
-        hidden = nn.Linear(feature_size(convolutions, shape, "mnist_cnn_wide"), 512)
-        return linear_on(nn.Sequential(convolutions, hidden, nn.ReLU()), 512, classes)
+        hidden = nn.Linear(measure_features(convolutions, shape, "mnist_cnn_wide"), 512)
+        return add_linear_head(nn.Sequential(convolutions, hidden, nn.ReLU()), 512, classes)
 
 
 @component
@@ -73,22 +73,24 @@ class VGG:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.blocks import halved, normalised, normaliser
-        from rayfl.models.network import feature_size, linear_on
+        from rayfl.models.blocks import build_conv_block, choose_norm, pool_before_relu
+        from rayfl.models.network import add_linear_head, measure_features
 
-        norm = normaliser(self.norm, self.track_running_stats)
+        norm = choose_norm(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
         for inputs, width in ((shape[2], 64), (64, 128), (128, 256)):
-            layers += normalised(nn.Conv2d(inputs, width, 3, padding=1), norm)
-            layers += halved(*normalised(nn.Conv2d(width, width, 3, padding=1), norm))
+            layers += build_conv_block(nn.Conv2d(inputs, width, 3, padding=1), norm)
+            layers += pool_before_relu(
+                *build_conv_block(nn.Conv2d(width, width, 3, padding=1), norm)
+            )
         convolutions = nn.Sequential(*layers, nn.Flatten())
         hidden = [
-            nn.Linear(feature_size(convolutions, shape, "vgg"), 512),
+            nn.Linear(measure_features(convolutions, shape, "vgg"), 512),
             nn.ReLU(),
             nn.Dropout(self.dropout),
         ]
         hidden += [nn.Linear(512, 512), nn.ReLU(), nn.Dropout(self.dropout)]
-        return linear_on(nn.Sequential(convolutions, *hidden), 512, classes)
+        return add_linear_head(nn.Sequential(convolutions, *hidden), 512, classes)
 
 
 @component
@@ -106,12 +108,14 @@ class CNN4:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.blocks import halved, normalised, normaliser
-        from rayfl.models.network import feature_size, linear_on
+        from rayfl.models.blocks import build_conv_block, choose_norm, pool_before_relu
+        from rayfl.models.network import add_linear_head, measure_features
 
-        norm = normaliser(self.norm, self.track_running_stats)
+        norm = choose_norm(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
         for inputs, width in zip((shape[2], *self.widths), self.widths, strict=False):
-            layers += halved(*normalised(nn.Conv2d(inputs, width, 3, padding=1), norm))
+            layers += pool_before_relu(
+                *build_conv_block(nn.Conv2d(inputs, width, 3, padding=1), norm)
+            )
         trunk = nn.Sequential(*layers, nn.Flatten())
-        return linear_on(trunk, feature_size(trunk, shape, "cnn4"), classes)
+        return add_linear_head(trunk, measure_features(trunk, shape, "cnn4"), classes)

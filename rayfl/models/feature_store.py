@@ -19,7 +19,7 @@ from rayfl.errors import StorageError, broken
 
 Features = NDArray[np.float32]
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ class FeatureStore:
         if not note.is_file():
             return None
         try:
-            return verified(array, note)
+            return _map_verified(array, note)
         except (OSError, ValueError, KeyError) as reason:
-            log.warning("features of %s are not used and must be computed again: %s", array, reason)
+            _log.warning(
+                "features of %s are not used and must be computed again: %s", array, reason
+            )
             return None
 
     def put(self, key: FeatureKey, features: Features) -> Path:
@@ -64,14 +66,14 @@ class FeatureStore:
         array, note = self._files(key)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            write_atomically(array, lambda file: np.save(file, features))
+            _write_atomically(array, lambda file: np.save(file, features))
             facts = {
                 **asdict(key),
                 "rows": len(features),
                 "dim": features.shape[1],
-                "sha256": sha256_of(array),
+                "sha256": _hash_file(array),
             }
-            write_atomically(note, lambda file: file.write(json.dumps(facts, indent=1).encode()))
+            _write_atomically(note, lambda file: file.write(json.dumps(facts, indent=1).encode()))
         except OSError as error:
             remedy = "Free some space or choose another cache folder"
             raise StorageError(
@@ -89,11 +91,11 @@ def chunks(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def verified(array: Path, note: Path) -> Features:
+def _map_verified(array: Path, note: Path) -> Features:
     """Map the array, after its hash has been found to be the one noted; a ValueError tells what is
     wrong."""
     facts = json.loads(note.read_text())
-    found = sha256_of(array)
+    found = _hash_file(array)
     if found != facts["sha256"]:
         raise ValueError(f"sha256 is {found[:12]}, noted was {str(facts['sha256'])[:12]}")
     features: Features = np.load(array, mmap_mode="r", allow_pickle=False)
@@ -104,7 +106,7 @@ def verified(array: Path, note: Path) -> Features:
     return features
 
 
-def sha256_of(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -112,7 +114,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def _write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write beside the target and rename: a crash leaves the old file or the new one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -22,9 +22,9 @@ class Linear:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.network import linear_on
+        from rayfl.models.network import add_linear_head
 
-        return linear_on(nn.Flatten(), math.prod(shape), classes)
+        return add_linear_head(nn.Flatten(), math.prod(shape), classes)
 
 
 @component
@@ -36,10 +36,10 @@ class MLP:
     def build(self, shape: Shape, classes: int) -> Network:
         from torch import nn
 
-        from rayfl.models.network import linear_on
+        from rayfl.models.network import add_linear_head
 
         widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return linear_on(nn.Sequential(*layers), widths[-1], classes)
+        return add_linear_head(nn.Sequential(*layers), widths[-1], classes)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from torch import nn
 
 from rayfl.component import component
-from rayfl.models.blocks import normalised, normaliser, pooled
-from rayfl.models.network import Network, Shape, linear_on
+from rayfl.models.blocks import build_conv_block, build_global_pooling, choose_norm
+from rayfl.models.network import Network, Shape, add_linear_head
 from rayfl.models.norm import Norm
 
-STEM = 32
-BLOCKS = (
+_STEM = 32
+_BLOCKS = (
     (64, 1),
     (128, 2),
     (128, 1),
@@ -36,19 +36,19 @@ class MobileNet:
     track_running_stats: bool = False
 
     def build(self, shape: Shape, classes: int) -> Network:
-        norm = normaliser(self.norm, self.track_running_stats)
-        layers = normalised(nn.Conv2d(shape[2], STEM, 3, padding=1, bias=False), norm)
-        inputs = STEM
-        for outputs, stride in BLOCKS:
-            layers += separable(inputs, outputs, stride, norm)
+        norm = choose_norm(self.norm, self.track_running_stats)
+        layers = build_conv_block(nn.Conv2d(shape[2], _STEM, 3, padding=1, bias=False), norm)
+        inputs = _STEM
+        for outputs, stride in _BLOCKS:
+            layers += _build_separable(inputs, outputs, stride, norm)
             inputs = outputs
-        return linear_on(nn.Sequential(*layers, *pooled()), inputs, classes)
+        return add_linear_head(nn.Sequential(*layers, *build_global_pooling()), inputs, classes)
 
 
-def separable(
+def _build_separable(
     inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]
 ) -> list[nn.Module]:
     """A 3x3 convolution per channel, then a 1x1 convolution across channels."""
     depthwise = nn.Conv2d(inputs, inputs, 3, stride, padding=1, groups=inputs, bias=False)
     pointwise = nn.Conv2d(inputs, outputs, 1, bias=False)
-    return [*normalised(depthwise, norm), *normalised(pointwise, norm)]
+    return [*build_conv_block(depthwise, norm), *build_conv_block(pointwise, norm)]

@@ -57,12 +57,12 @@ def initialise(spec: Architecture, shape: Shape, classes: int, seed: int) -> Net
         return spec.build(shape, classes)
 
 
-def linear_on(trunk: nn.Module, width: int, classes: int) -> Network:
+def add_linear_head(trunk: nn.Module, width: int, classes: int) -> Network:
     """The trunk with the usual head, one linear layer."""
     return Network(trunk, nn.Linear(width, classes), width)
 
 
-def feature_size(trunk: nn.Module, shape: Shape, name: str) -> int:
+def measure_features(trunk: nn.Module, shape: Shape, name: str) -> int:
     """Length of the vector that the trunk makes of an image of this shape; refused where the image
     is too small."""
     height, width, channels = shape

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfl.component import component
-from rayfl.models.blocks import normalised, normaliser, pooled
-from rayfl.models.network import Network, Shape, linear_on
+from rayfl.models.blocks import build_conv_block, build_global_pooling, choose_norm
+from rayfl.models.network import Network, Shape, add_linear_head
 from rayfl.models.norm import Norm
 
-WIDTHS = (64, 128, 256, 512)
+_WIDTHS = (64, 128, 256, 512)
 
 
 @component
@@ -29,19 +29,19 @@ class PreActResNet18:
     track_running_stats: bool = True
 
     def build(self, shape: Shape, classes: int) -> Network:
-        norm = normaliser(self.norm, self.track_running_stats)
-        stem = nn.Conv2d(shape[2], WIDTHS[0], 3, padding=1, bias=False)
-        layers: list[nn.Module] = normalised(stem, norm) if self.stem_norm else [stem]
-        for inputs, outputs in zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False):
-            layers += [PreActBlock(inputs, outputs, norm), PreActBlock(outputs, outputs, norm)]
+        norm = choose_norm(self.norm, self.track_running_stats)
+        stem = nn.Conv2d(shape[2], _WIDTHS[0], 3, padding=1, bias=False)
+        layers: list[nn.Module] = build_conv_block(stem, norm) if self.stem_norm else [stem]
+        for inputs, outputs in zip((_WIDTHS[0], *_WIDTHS), _WIDTHS, strict=False):
+            layers += [_PreActBlock(inputs, outputs, norm), _PreActBlock(outputs, outputs, norm)]
         if self.final_norm:
-            layers += [norm(WIDTHS[-1]), nn.ReLU(inplace=True)]
-        trunk = nn.Sequential(*layers, *pooled())
-        he_normal(trunk)
-        return linear_on(trunk, WIDTHS[-1], classes)
+            layers += [norm(_WIDTHS[-1]), nn.ReLU(inplace=True)]
+        trunk = nn.Sequential(*layers, *build_global_pooling())
+        _draw_he_normal(trunk)
+        return add_linear_head(trunk, _WIDTHS[-1], classes)
 
 
-class PreActBlock(nn.Module):
+class _PreActBlock(nn.Module):
     """Normalise, activate, convolve, twice; where the width grows, the stride is 2 and a 1x1
     convolution of the activated input is the shortcut."""
 
@@ -61,7 +61,7 @@ class PreActBlock(nn.Module):
         return inner + carried
 
 
-def he_normal(module: nn.Module) -> None:
+def _draw_he_normal(module: nn.Module) -> None:
     """Draw every convolution from He's normal distribution over the fan-out."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):

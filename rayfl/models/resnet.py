@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from rayfl.component import Fraction, Natural, component
-from rayfl.models.blocks import normaliser
+from rayfl.models.blocks import choose_norm
 from rayfl.models.network import Network, Shape
 from rayfl.models.norm import Norm
-from rayfl.models.weights import below, load_exactly, weights_from
+from rayfl.models.weights import find_weights, load_exactly, strip_prefix
 
-Stem = Literal["cifar", "imagenet"]
+_Stem = Literal["cifar", "imagenet"]
 
 
 @component
@@ -28,7 +28,7 @@ class ResNet18:
     ("encoder." in a lightning-bolts checkpoint); the head stays random, and so does a stem that the
     file cannot fit."""
 
-    stem: Stem = "cifar"
+    stem: _Stem = "cifar"
     norm: Norm = "batch"
     track_running_stats: bool = True
     hidden: Natural = 0
@@ -40,13 +40,13 @@ class ResNet18:
     repeats: ClassVar[tuple[int, int, int, int]] = (2, 2, 2, 2)
 
     def build(self, shape: Shape, classes: int) -> Network:
-        trunk = residual_trunk(self, channels=shape[2])
+        trunk = _build_trunk(self, channels=shape[2])
         width = 512 if self.block == "BasicBlock" else 2048
-        network = Network(trunk, residual_head(width, self.hidden, self.dropout, classes), width)
+        network = Network(trunk, _build_head(width, self.hidden, self.dropout, classes), width)
         if self.weights is not None:
-            source = weights_from(self.weights, type(self).__name__.lower())
+            source = find_weights(self.weights, type(self).__name__.lower())
             skip = ("fc.", "conv1.") if self.stem == "cifar" else ("fc.",)
-            load_exactly(trunk, below(source, self.prefix, self.weights), self.weights, skip)
+            load_exactly(trunk, strip_prefix(source, self.prefix, self.weights), self.weights, skip)
         return network
 
 
@@ -72,12 +72,12 @@ class ResNet50(ResNet18):
     repeats: ClassVar[tuple[int, int, int, int]] = (3, 4, 6, 3)
 
 
-def residual_trunk(spec: ResNet18, channels: int) -> nn.Module:
+def _build_trunk(spec: ResNet18, channels: int) -> nn.Module:
     """torchvision's network without its classifier, its first layers exchanged where the images ask
     for it."""
     from torchvision.models import resnet
 
-    norm = normaliser(spec.norm, spec.track_running_stats)
+    norm = choose_norm(spec.norm, spec.track_running_stats)
     trunk: nn.Module = resnet.ResNet(
         getattr(resnet, spec.block), list(spec.repeats), norm_layer=norm
     )
@@ -95,7 +95,7 @@ def residual_trunk(spec: ResNet18, channels: int) -> nn.Module:
     return trunk
 
 
-def residual_head(width: int, hidden: int, dropout: float, classes: int) -> nn.Module:
+def _build_head(width: int, hidden: int, dropout: float, classes: int) -> nn.Module:
     if not hidden:
         return nn.Linear(width, classes)
     return nn.Sequential(

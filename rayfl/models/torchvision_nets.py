@@ -8,8 +8,8 @@ from torch import nn
 
 from rayfl.component import component
 from rayfl.errors import ConfigError, broken, nearest
-from rayfl.models.network import Network, Shape, feature_size
-from rayfl.models.weights import below, load_exactly, weights_from
+from rayfl.models.network import Network, Shape, measure_features
+from rayfl.models.weights import find_weights, load_exactly, strip_prefix
 
 
 @component
@@ -24,17 +24,19 @@ class Torchvision:
     prefix: str = ""
 
     def build(self, shape: Shape, classes: int) -> Network:
-        network, head_name = cut(self.network, shape, classes)
+        network, head_name = cut_network(self.network, shape, classes)
         if self.weights is not None:
-            given = below(weights_from(self.weights, self.network), self.prefix, self.weights)
+            given = strip_prefix(
+                find_weights(self.weights, self.network), self.prefix, self.weights
+            )
             load_exactly(network.trunk, given, self.weights, skip=(head_name,))
         return network
 
 
-def cut(name: str, shape: Shape, classes: int) -> tuple[Network, str]:
+def cut_network(name: str, shape: Shape, classes: int) -> tuple[Network, str]:
     """A new torchvision network whose last linear layer has become the head, and the name which
     that layer had."""
-    whole = fresh(name, shape, classes)
+    whole = _build_whole(name, shape, classes)
     linear = [(path, part) for path, part in whole.named_modules() if isinstance(part, nn.Linear)]
     head_name, head = linear[-1] if linear else ("", None)
     if head is None or head.out_features != classes:
@@ -46,12 +48,12 @@ def cut(name: str, shape: Shape, classes: int) -> tuple[Network, str]:
         )
     parent, _, attribute = head_name.rpartition(".")
     setattr(whole.get_submodule(parent), attribute, nn.Identity())
-    if feature_size(whole, shape, name) != head.in_features:
+    if measure_features(whole, shape, name) != head.in_features:
         raise ConfigError(broken("the last linear layer of a network must be what ends it", name))
     return Network(whole, head, head.in_features), f"{head_name}."
 
 
-def fresh(name: str, shape: Shape, classes: int) -> nn.Module:
+def _build_whole(name: str, shape: Shape, classes: int) -> nn.Module:
     """The whole torchvision network with random weights."""
     from torchvision import models
 
@@ -68,12 +70,12 @@ def fresh(name: str, shape: Shape, classes: int) -> nn.Module:
             broken(f"torchvision's '{name}' takes three channels", f"{shape[2]} channels", remedy)
         )
     network: nn.Module = models.get_model(
-        name, weights=None, num_classes=classes, **extras(name, shape)
+        name, weights=None, num_classes=classes, **_choose_settings(name, shape)
     )
     return network
 
 
-def extras(name: str, shape: Shape) -> dict[str, Any]:
+def _choose_settings(name: str, shape: Shape) -> dict[str, Any]:
     """What single families must be told to take these images and to answer with logits alone."""
     if name in ("googlenet", "inception_v3"):
         return {"aux_logits": False, "init_weights": True}

@@ -18,15 +18,21 @@ from rayfl.errors import ConfigError, DataError, broken
 
 Weights = dict[str, Tensor]
 
-NESTS = ("state_dict", "teacher", "model")
+_NESTS = ("state_dict", "teacher", "model")
 """Keys under which training scripts put the weights of a checkpoint, beside optimisers and
 settings."""
 
-INERT = ("pytorch_lightning.", "lightning.", "lightning_fabric.", "pl_bolts.", "argparse.Namespace")
+_INERT = (
+    "pytorch_lightning.",
+    "lightning.",
+    "lightning_fabric.",
+    "pl_bolts.",
+    "argparse.Namespace",
+)
 """Classes that trainers pickle beside the weights. They are read as plain mappings, never
 imported."""
 
-CONVERT = (
+_CONVERT = (
     "Where it was made, save the weights alone: torch.save(checkpoint['state_dict'], 'weights.pt')"
 )
 
@@ -42,19 +48,21 @@ def read_weights(path: str | Path) -> Weights:
                 "Check the path; relative ones start where rayfl does",
             )
         )
-    return unpack(file.read_bytes(), str(file))
+    return read_weight_bytes(file.read_bytes(), str(file))
 
 
-def unpack(content: bytes, where: str) -> Weights:
+def read_weight_bytes(content: bytes, where: str) -> Weights:
     """The tensors in the bytes of a weight file; `where` is what errors call it."""
     try:
         loaded = (
-            from_safetensors(content) if where.endswith(".safetensors") else restricted(content)
+            _read_safetensors(content)
+            if where.endswith(".safetensors")
+            else _load_restricted(content)
         )
     except pickle.UnpicklingError as error:
         rule = "a weight file may hold tensors and plain values only"
         raise DataError(
-            broken(rule, f"{where}, which asks for other Python objects", CONVERT)
+            broken(rule, f"{where}, which asks for other Python objects", _CONVERT)
         ) from error
     except (
         Exception
@@ -63,24 +71,24 @@ def unpack(content: bytes, where: str) -> Weights:
         raise DataError(
             broken(rule, f"{where} ({type(error).__name__})", "Fetch it again")
         ) from error
-    return tensors(loaded, where)
+    return _collect_tensors(loaded, where)
 
 
-def from_safetensors(content: bytes) -> Weights:
+def _read_safetensors(content: bytes) -> Weights:
     from safetensors.torch import load
 
     weights: Weights = load(content)
     return weights
 
 
-def restricted(content: bytes) -> Any:
+def _load_restricted(content: bytes) -> Any:
     """Unpickle tensors and plain containers only, with stand-ins for the classes that trainers
     leave behind."""
-    with stand_ins(content):
+    with allow_stand_ins(content):
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-def stand_ins(content: bytes) -> Any:
+def allow_stand_ins(content: bytes) -> Any:
     """A context in which the foreign names that trainers leave in a file load as OrderedDict.
 
     torch lets a restricted file fill no other mapping, and trainers pickle settings as classes
@@ -88,13 +96,13 @@ def stand_ins(content: bytes) -> Any:
     list_names = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
     if list_names is None or not content.startswith(b"PK"):
         return nullcontext()
-    foreign = [name for name in list_names(io.BytesIO(content)) if name.startswith(INERT)]
+    foreign = [name for name in list_names(io.BytesIO(content)) if name.startswith(_INERT)]
     return torch.serialization.safe_globals([(OrderedDict, name) for name in foreign])
 
 
-def tensors(loaded: Any, where: str) -> Weights:
+def _collect_tensors(loaded: Any, where: str) -> Weights:
     """The tensors of a loaded file, out of the mapping in which a checkpoint nests them."""
-    for nest in NESTS:
+    for nest in _NESTS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(nest), Mapping):
             loaded = loaded[nest]
     found = (
@@ -104,12 +112,12 @@ def tensors(loaded: Any, where: str) -> Weights:
     )
     if not found:
         raise DataError(
-            broken("a weight file must hold named tensors", f"none in {where}", CONVERT)
+            broken("a weight file must hold named tensors", f"none in {where}", _CONVERT)
         )
     return found
 
 
-def imagenet_weights(network: str) -> Weights:
+def fetch_imagenet_weights(network: str) -> Weights:
     """torchvision's first ImageNet weights of one of its networks, from its cache or its
     download."""
     from torchvision.models import get_model_weights
@@ -131,12 +139,12 @@ def imagenet_weights(network: str) -> Weights:
     return weights
 
 
-def weights_from(source: str, network: str) -> Weights:
+def find_weights(source: str, network: str) -> Weights:
     """The weights that a setting names: "imagenet" or a path."""
-    return imagenet_weights(network) if source == "imagenet" else read_weights(source)
+    return fetch_imagenet_weights(network) if source == "imagenet" else read_weights(source)
 
 
-def below(weights: Weights, prefix: str, where: str) -> Weights:
+def strip_prefix(weights: Weights, prefix: str, where: str) -> Weights:
     """The tensors whose names start with a prefix, without it."""
     found = {
         name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)

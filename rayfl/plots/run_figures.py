@@ -1,173 +1,210 @@
-"""Figures of one run: the learning curve, the confusion matrix, and what the method left."""
+"""Figures of one run: the learning curve, the confusion matrix, what a method believes of its
+clients, and the arrays that it left."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.plots.style import BLUE, GREEN, INK, VERMILION, blank, legend_below
+from rayfl.plots.array_figures import (
+    MOST_NAMES,
+    convert_to_numbers,
+    draw_dendrogram,
+    draw_matrix,
+    draw_table,
+    draw_values,
+    is_merge_history,
+    write_in_words,
+)
+from rayfl.plots.style import (
+    BLUE,
+    GREEN,
+    INK,
+    VERMILION,
+    escape_math,
+    make_figure,
+    place_legend_below,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
-NAMED = 20
-"""Most classes whose names fit on an axis."""
-NUMBERED = 14
-"""Most rows of a matrix whose cells have room for a number."""
-ACROSS = 3
-
-
-def wide(count: int, width: float, height: float) -> Figure:
-    """Several axes in rows of three, each of this size; `figure.axes` has as many as are asked
-    for."""
-    from matplotlib.figure import Figure
-
-    columns = min(count, ACROSS)
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(max(width * columns, 4.6), height * rows), layout="constrained")
-    for axes in figure.subplots(rows, columns, squeeze=False).ravel()[count:]:
-        axes.remove()
-    return figure
+CURVES = {
+    "test/accuracy": ("test accuracy", BLUE, "-"),
+    "labels/precision": ("label precision", VERMILION, "--"),
+    "labels/recall": ("label recall", GREEN, ":"),
+}
+"""By metric: what it is called, its colour and its dash."""
+FEW_POINTS = 3
+"""Fewer rounds than this are marked, for a line of one point is invisible."""
 
 
 def learning_curve(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Test accuracy and, where the method selects labels, their precision and recall, over
-    rounds."""
-    figure, axes = blank(7, 4)
-    series = {
-        "test/accuracy": ("test accuracy", BLUE, "-"),
-        "labels/precision": ("label precision", VERMILION, "--"),
-    }
-    series["labels/recall"] = ("label recall", GREEN, ":")
-    for name, (label, colour, dash) in series.items():
-        points = [
-            (record["round"], record["metrics"][name])
-            for record in history
-            if name in record["metrics"]
-        ]
-        if points:
-            rounds, values = zip(*points, strict=True)
-            axes.plot(
-                rounds,
-                values,
-                dash,
-                color=colour,
-                label=label,
-                marker="o" if len(points) < 3 else None,
-            )
-    axes.set(xlabel="round", ylabel="share", ylim=(0, 1), title=title)
+    rounds.
+
+    Parameters
+    ----------
+    history
+        The run's records, each with its `round` and `metrics`."""
+    figure, axes = make_figure(7, 4)
+    for metric in CURVES:
+        _draw_curve(axes, metric, history)
+    axes.set(xlabel="round", ylabel="share", ylim=(0, 1), title=escape_math(title))
     axes.grid(alpha=0.3)
     if len(axes.lines) == 1:
         axes.set_ylabel(str(axes.lines[0].get_label()))
-    legend_below(figure, axes)
+    place_legend_below(figure, axes)
     return figure
+
+
+def _draw_curve(axes: Axes, metric: str, history: Sequence[Mapping[str, Any]]) -> None:
+    """One metric, where any round has it."""
+    records = [record for record in history if metric in record["metrics"]]
+    if not records:
+        return
+    label, colour, dash = CURVES[metric]
+    axes.plot(
+        [record["round"] for record in records],
+        [record["metrics"][metric] for record in records],
+        dash,
+        color=colour,
+        label=label,
+        marker="o" if len(records) < FEW_POINTS else None,
+    )
+
+
+# -- confusion -------------------------------------------------------------------------------------
 
 
 def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], title: str) -> Figure:
-    """Row-normalised confusion matrix; counts are written where there is room."""
+    """A confusion matrix; counts are written where there is room.
+
+    Parameters
+    ----------
+    confusion
+        Counts, true classes down and predicted ones across.
+    classes
+        The names of the classes."""
     side = float(np.clip(2.5 + 0.45 * len(classes), 4.5, 12))
-    figure, axes = blank(side + 1, side)
-    image = confusion_on(axes, confusion, classes)
+    figure, axes = make_figure(side + 1, side)
+    image = paint_confusion(axes, confusion, classes)
     figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
-    axes.set_title(title)
-    if len(classes) <= NAMED:
-        numbered(axes, confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1), confusion)
+    axes.set_title(escape_math(title))
+    if len(classes) <= MOST_NAMES:
+        _write_counts(axes, confusion)
     return figure
 
 
-def confusion_on(axes: Axes, confusion: NDArray[np.int64], classes: Sequence[str] | None) -> Any:
+def paint_confusion(
+    axes: Axes, confusion: NDArray[np.int64], classes: Sequence[str] | None
+) -> AxesImage:
     """The shares of a confusion matrix as an image, with the classes' names where they fit."""
-    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    shares = _divide_rows(confusion)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     axes.set(xlabel="predicted class", ylabel="true class")
-    if classes is not None and len(classes) <= NAMED:
-        upright = max(map(len, classes)) <= 2
-        axes.set_xticks(
-            range(len(classes)),
-            classes,
-            rotation=0 if upright else 45,
-            ha="center" if upright else "right",
-        )
-        axes.set_yticks(range(len(classes)), classes)
+    if classes is not None and len(classes) <= MOST_NAMES:
+        _name_classes(axes, classes)
     return image
 
 
-def numbered(axes: Axes, shares: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
+def _divide_rows(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Shares of each true class; a class without a sample has none."""
+    totals = confusion.sum(axis=1, keepdims=True)
+    shares: NDArray[np.float64] = confusion / np.maximum(totals, 1)
+    return shares
+
+
+def _name_classes(axes: Axes, classes: Sequence[str]) -> None:
+    """Write the classes at both axes; names of more than two letters would meet if upright."""
+    upright = max(map(len, classes)) <= 2
+    places = range(len(classes))
+    names = [escape_math(name) for name in classes]
+    axes.set_xticks(
+        places,
+        names,
+        rotation=0 if upright else 45,
+        ha="center" if upright else "right",
+    )
+    axes.set_yticks(places, names)
+
+
+def _write_counts(axes: Axes, confusion: NDArray[np.int64]) -> None:
     """Write counts into the cells of an image of shares."""
+    shares = _divide_rows(confusion)
     for (row, column), share in np.ndenumerate(shares):
-        ink = "white" if share > 0.5 else INK
         axes.text(
-            column, row, f"{counts[row, column]}", ha="center", va="center", color=ink, fontsize=7
+            column,
+            row,
+            f"{confusion[row, column]}",
+            ha="center",
+            va="center",
+            color="white" if share > 0.5 else INK,
+            fontsize=7,
         )
 
 
+# -- estimates -------------------------------------------------------------------------------------
+
+
 def estimate_figure(name: str, believed: NDArray[np.float64], wrong: NDArray[np.float64]) -> Figure:
-    """What a method believes of each client, against the client's true share of wrong labels."""
+    """What a method believes of each client, against the client's true share of wrong labels.
+
+    Parameters
+    ----------
+    believed
+        One number a client; nan where nothing is known of it.
+    wrong
+        The clients' true shares."""
+    # A method may leave anything under a name that belongs to estimates.
+    if believed.shape != wrong.shape:
+        return left_figure(name, believed)
     known = np.isfinite(believed)
-    figure, axes = blank(5.5, 4)
+    figure, axes = make_figure(5.5, 4)
     axes.scatter(wrong[known], believed[known], color=BLUE, edgecolor="white", linewidth=0.5)
     axes.set(
         xlabel="share of wrong labels",
-        ylabel=name,
-        title=f"{name} of {known.sum()} clients, last known value",
+        ylabel=escape_math(name),
+        title=f"{escape_math(name)} of {known.sum()} clients, last known value",
     )
     axes.grid(alpha=0.3)
     return figure
 
 
+# -- what a method leaves --------------------------------------------------------------------------
+
+
 def left_figure(name: str, array: NDArray[Any]) -> Figure:
-    """An array that a method left: a merge history as a dendrogram, a matrix as a heat map."""
-    return dendrogram_figure(array) if name == "dendrogram" else matrix_figure(name, array)
+    """An array that a method left, of whatever shape and kind: no figure may end a finished run.
 
+    | what is left | what is drawn |
+    |---|---|
+    | `dendrogram` in the linkage form | the merge history |
+    | one axis | a line |
+    | two axes, square | a matrix of clients by clients |
+    | two axes | a matrix of rows by columns |
+    | more axes | a matrix, the leading axes below each other |
+    | one value, none, or no numbers | what it is, in words |
 
-def matrix_figure(name: str, matrix: NDArray[np.float64]) -> Figure:
-    """A clients-by-clients matrix; values are written where there is room.
-
-    Colours spread over what is off the diagonal: the ones on it would make everything else look
-    alike."""
-    clients = len(matrix)
-    side = float(np.clip(2.5 + 0.3 * clients, 4.5, 8))
-    apart = matrix[~np.eye(clients, dtype=bool)] if clients > 1 else matrix.ravel()
-    known = apart[np.isfinite(apart)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    figure, axes = blank(side + 1, side)
-    image = axes.imshow(
-        matrix, cmap="viridis", interpolation="nearest", vmin=low, vmax=max(high, low + 1e-9)
-    )
-    figure.colorbar(
-        image,
-        ax=axes,
-        label=name,
-        shrink=0.8,
-        extend="max" if np.nanmax(matrix) > high else "neither",
-    )
-    axes.set(xlabel="client", ylabel="client", title=name)
-    if clients <= NAMED:
-        axes.set_xticks(range(clients))
-        axes.set_yticks(range(clients))
-    if clients <= NUMBERED:
-        for (row, column), value in np.ndenumerate(matrix):
-            if np.isfinite(value):
-                ink = INK if value > (low + high) / 2 else "white"
-                text = f"{value:.2f}".replace("0.", ".", 1)
-                axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=7)
-    return figure
-
-
-def dendrogram_figure(merges: NDArray[np.float64]) -> Figure:
-    """A merge history in the linkage form: who joined whom at which distance."""
-    from scipy.cluster.hierarchy import dendrogram
-
-    clients = len(merges) + 1
-    figure, axes = blank(float(np.clip(0.3 * clients, 6, 14)), 4)
-    size = 9 if clients <= 40 else max(4, 360 // clients)
-    dendrogram(merges, ax=axes, color_threshold=0, above_threshold_color=BLUE, leaf_font_size=size)
-    if clients > 120:
-        axes.set_xticks([])
-    axes.set(xlabel="client", ylabel="distance (1 - similarity)", title="order of merging")
-    return figure
+    Parameters
+    ----------
+    name
+        The name it was left under.
+    array
+        Numbers that are not finite are left blank."""
+    whole = np.asarray(array)
+    values = convert_to_numbers(whole)
+    if values is None or not np.isfinite(values).any():
+        return write_in_words(name, whole)
+    if name == "dendrogram" and is_merge_history(values):
+        return draw_dendrogram(values)
+    if values.ndim == 1:
+        return draw_values(name, values)
+    if values.ndim == 2 and len(values) == values.shape[1]:
+        return draw_matrix(name, values)
+    return draw_table(name, values)

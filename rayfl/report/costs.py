@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.plots.run_figures import wide
-from rayfl.plots.style import BLUE, SKY, wrapped
-from rayfl.report.curves import slug
-from rayfl.report.material import Drawing, Group, NoData, Panel, joined
+from rayfl.plots.style import BLUE, SKY, make_panel_figure, wrap_title
+from rayfl.report.material import Drawing, Group, NoData, Panel, join_titles, make_name
 from rayfl.run.store import Record
 
 if TYPE_CHECKING:
@@ -23,12 +21,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BYTES_OF_A_NUMBER = 4
+NAME_LETTERS = 34
 MEASURED = {
     "down": "cost/down_mb",
     "up": "cost/up_mb",
     "forward": "cost/forward",
     "backward": "cost/backward",
 }
+"""The metric behind each amount of a cost."""
+CAPTION = (
+    "Measured, per participant and round, averaged over all rounds. M: the model, sent once. "
+    "F, B: one forward, one backward pass over the average client's images."
+)
 
 
 @dataclass(frozen=True)
@@ -49,110 +53,125 @@ class Cost:
 
     def row(self) -> dict[str, Any]:
         """The columns of a table, in both units."""
-        measured = {
-            "server to client (MB)": self.down,
-            "client to server (MB)": self.up,
-            "forward (images)": self.forward,
-            "backward (images)": self.backward,
-        }
-        named = {
+        sent = ((self.down, "M"), (self.up, "M"))
+        computed = ((self.forward, "F"), (self.backward, "B"))
+        return {
             "method": self.title,
-            **{name: f"{value:,.4g}" for name, value in measured.items()},
+            "server to client (MB)": f"{self.down:,.4g}",
+            "client to server (MB)": f"{self.up:,.4g}",
+            "forward (images)": f"{self.forward:,.4g}",
+            "backward (images)": f"{self.backward:,.4g}",
+            "communication (M)": _express_in_units(self.model, *sent),
+            "computation (F, B)": _express_in_units(self.samples, *computed),
         }
-        named["communication (M)"] = units(self.model, (self.down, "M"), (self.up, "M"))
-        named["computation (F, B)"] = units(self.samples, (self.forward, "F"), (self.backward, "B"))
-        return named
+
+    def summary(self) -> str:
+        """What somebody who does not see the bars is told."""
+        return f"{self.title}: {self.down + self.up:.3g} MB, {self.forward:.4g} forward"
 
 
-def units(unit: float | None, *amounts: tuple[float, str]) -> str:
+def _express_in_units(unit: float | None, *amounts: tuple[float, str]) -> str:
     """Amounts in a unit, `1.02M + 1.00M`."""
     if not unit:
         return "-"
     return " + ".join(f"{amount / unit:.2f}{name}" for amount, name in amounts)
 
 
-def cost_of(group: Group) -> Cost | None:
+def measure_cost(group: Group) -> Cost | None:
     """What the runs of a group have measured; None where they have not."""
-    each = [per_participant(record) for record in group.records]
+    each = [_average_per_participant(record) for record in group.records]
     if not each or not all(each):
         return None
-    mean = {name: float(np.mean([found[name] for found in each])) for name in MEASURED}
+    amounts = {}
+    for name in MEASURED:
+        amounts[name] = float(np.mean([found[name] for found in each]))
     facts = group.first.facts
-    parameters, samples = facts.get("parameters"), facts.get("mean_client_samples")
-    model = None if parameters is None else parameters * BYTES_OF_A_NUMBER / 1e6
-    return Cost(group.title, **mean, model=model, samples=samples)
+    parameters = facts.get("parameters")
+    return Cost(
+        group.title,
+        **amounts,
+        model=None if parameters is None else parameters * BYTES_OF_A_NUMBER / 1e6,
+        samples=facts.get("mean_client_samples"),
+    )
 
 
-def per_participant(record: Record) -> dict[str, float]:
-    """Totals over all rounds, divided by all participations."""
-    people = sum(record.series("clients/participants")[1])
-    if not people or not all(record.series(metric)[1] for metric in MEASURED.values()):
+def _average_per_participant(record: Record) -> dict[str, float]:
+    """Totals over all rounds, divided by all participations; nothing where a metric is missing."""
+    participations = sum(record.series("clients/participants")[1])
+    series = {name: record.series(metric)[1] for name, metric in MEASURED.items()}
+    if not participations or not all(series.values()):
         return {}
-    return {name: sum(record.series(metric)[1]) / people for name, metric in MEASURED.items()}
+    return {name: sum(values) / participations for name, values in series.items()}
 
 
-def costs(panels: Sequence[Panel]) -> list[Drawing]:
+# -- drawing ---------------------------------------------------------------------------------------
+
+
+def draw_costs(panels: Sequence[Panel]) -> list[Drawing]:
     """Communication and computation of each method."""
     drawn = []
     for panel in panels:
-        found = [cost for group in panel.groups if (cost := cost_of(group)) is not None]
-        if found:
-            title = joined("Communication and computation", panel.title)
-            caption = "Measured, per participant and round, averaged over all rounds. M: the model, sent once. "
-            caption += "F, B: one forward, one backward pass over the average client's images."
-            alt = f"{title}. " + "; ".join(
-                f"{c.title}: {c.down + c.up:.3g} MB, {c.forward:.4g} forward" for c in found
-            )
-            rows = [cost.row() for cost in found]
-            name = f"costs_{slug(panel.title)}".rstrip("_")
-            drawn.append(Drawing(name, title, caption, alt, figure=cost_figure(found), rows=rows))
+        measured = map(measure_cost, panel.groups)
+        costs = [cost for cost in measured if cost is not None]
+        if costs:
+            drawn.append(_draw_panel_costs(panel, costs))
     if not drawn:
         raise NoData("no run has measured its costs (metrics cost/...)")
     return drawn
 
 
-def cost_figure(found: Sequence[Cost]) -> Figure:
+def _draw_panel_costs(panel: Panel, costs: Sequence[Cost]) -> Drawing:
+    title = join_titles("Communication and computation", panel.title)
+    said = "; ".join(cost.summary() for cost in costs)
+    return Drawing(
+        make_name("costs", panel.title),
+        title,
+        CAPTION,
+        f"{title}. {said}",
+        figure=_draw_cost_bars(costs),
+        rows=[cost.row() for cost in costs],
+    )
+
+
+def _draw_cost_bars(costs: Sequence[Cost]) -> Figure:
     """Two groups of bars, side by side: what is sent and what is computed."""
-    names = [wrapped(cost.title, 34) for cost in found]
-    letters = max(len(line) for name in names for line in name.split("\n"))
-    figure = wide(2, 3.9 + 0.045 * letters, 1.3 + 0.42 * len(found))
-    places = np.arange(len(found))[::-1]
+    names = [wrap_title(cost.title, NAME_LETTERS) for cost in costs]
+    lines = "\n".join(names).split("\n")
+    letters = max(map(len, lines))
+    figure = make_panel_figure(2, 3.9 + 0.045 * letters, 1.3 + 0.42 * len(costs))
+    # The first method is the uppermost.
+    places = np.arange(len(costs))[::-1]
     left, right = figure.axes
-    bars(
-        left,
-        found,
-        places,
-        "MB sent per participant",
-        ("down", "server to client"),
-        ("up", "client to server"),
-    )
-    bars(
-        right,
-        found,
-        places,
-        "images computed per participant",
-        ("forward", "forward"),
-        ("backward", "backward"),
-    )
+    sent = {"down": "server to client", "up": "client to server"}
+    _stack_bars(left, costs, places, sent)
+    left.set_xlabel("MB sent per participant")
     left.set_yticks(places, names, fontsize=9)
-    right.set_yticks(places, [""] * len(found))
+    computed = {"forward": "forward", "backward": "backward"}
+    _stack_bars(right, costs, places, computed)
+    right.set_xlabel("images computed per participant")
+    right.set_yticks(places, [""] * len(costs))
     return figure
 
 
-def bars(
-    axes: Axes,
-    found: Sequence[Cost],
-    places: NDArray[np.int64],
-    label: str,
-    first: tuple[str, str],
-    second: tuple[str, str],
+def _stack_bars(
+    axes: Axes, costs: Sequence[Cost], places: NDArray[np.int64], labels: dict[str, str]
 ) -> None:
     """Two amounts of every method, one after the other on one bar."""
-    begun, added = ([getattr(cost, field) for cost in found] for field, _ in (first, second))
-    axes.barh(places, begun, height=0.6, color=BLUE, label=first[1])
-    look: dict[str, Any] = {"color": SKY, "hatch": "//", "edgecolor": "white", "linewidth": 0}
-    axes.barh(places, added, left=begun, height=0.6, label=second[1], **look)
-    axes.set_xlabel(label)
+    first, second = labels
+    begin = [getattr(cost, first) for cost in costs]
+    added = [getattr(cost, second) for cost in costs]
+    axes.barh(places, begin, height=0.6, color=BLUE, label=labels[first])
+    axes.barh(
+        places,
+        added,
+        left=begin,
+        height=0.6,
+        label=labels[second],
+        color=SKY,
+        hatch="//",
+        edgecolor="white",
+        linewidth=0,
+    )
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.locator_params(axis="x", nbins=5)

@@ -3,6 +3,7 @@ there are none."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rayfl.federation.dataset import Dataset
     from rayfl.federation.scenario import Scenario
     from rayfl.run.store import Record
+
+MOST_NAME_LETTERS = 60
 
 
 class NoData(Exception):
@@ -64,27 +67,33 @@ class Drawing:
     """Numbers behind the figure, where they are a table of their own."""
 
 
-def filled(panels: Sequence[Panel]) -> list[Panel]:
-    """The panels without groups that have no runs."""
-    kept = [
-        Panel(panel.title, [group for group in panel.groups if group.records]) for panel in panels
-    ]
-    return [panel for panel in kept if panel.groups]
-
-
-def groups_of(panels: Sequence[Panel]) -> Iterator[tuple[str, Group]]:
+def iterate_groups(panels: Sequence[Panel]) -> Iterator[tuple[str, Group]]:
     """Every group with the title of its panel."""
     for panel in panels:
         for group in panel.groups:
             yield panel.title, group
 
 
-def joined(*parts: str) -> str:
+def join_titles(*parts: str) -> str:
     """Titles put together; empty ones leave no comma."""
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
-def array_of(record: Record, name: str) -> NDArray[Any] | None:
+def make_slug(text: str) -> str:
+    """A title as part of a file name."""
+    words = re.sub(r"[^a-z0-9]+", "_", text.lower())
+    return words.strip("_")[:MOST_NAME_LETTERS]
+
+
+def make_name(kind: str, title: str) -> str:
+    """The name of a drawing: what it is, and of what where there are several."""
+    return f"{kind}_{make_slug(title)}".rstrip("_")
+
+
+# -- what runs have left ---------------------------------------------------------------------------
+
+
+def read_array(record: Record, name: str) -> NDArray[Any] | None:
     """An array that a run has left, in whichever file."""
     if name in record.arrays:
         return record.arrays[name]
@@ -92,29 +101,30 @@ def array_of(record: Record, name: str) -> NDArray[Any] | None:
     return np.load(path, allow_pickle=False) if path.exists() else None
 
 
-def picture_of(record: Record, name: str) -> bytes | None:
+def read_picture(record: Record, name: str) -> bytes | None:
     """A figure that a run has drawn itself."""
     path = record.directory / "figures" / f"{name}.png"
     return path.read_bytes() if path.exists() else None
 
 
-def config_of(record: Record) -> Config:
+def read_config(record: Record) -> Config:
     """The configuration of a run as it was; where it wrote to does not matter any more."""
     from rayfl.config.schema import validated
 
     return validated(record.config, str(record.directory / "config.yaml"))
 
 
-def federation_of(record: Record) -> tuple[Config, Dataset, Scenario]:
+def open_run_federation(record: Record) -> tuple[Config, Dataset, Scenario]:
     """The configuration of a run with its data. The last federation is kept, for many figures are
     of one."""
     from rayfl.federation.scenario import open_federation
 
-    config = config_of(record)
-    if record.scenario not in opened:
-        opened.clear()
-        opened[record.scenario] = open_federation(config, config.seeds_for("data"))
-    return config, *opened[record.scenario]
+    config = read_config(record)
+    if record.scenario not in _OPENED:
+        _OPENED.clear()
+        _OPENED[record.scenario] = open_federation(config, config.seeds_for("data"))
+    return config, *_OPENED[record.scenario]
 
 
-opened: dict[str, tuple[Dataset, Scenario]] = {}
+_OPENED: dict[str, tuple[Dataset, Scenario]] = {}
+"""The federation that was opened last, by its scenario's hash."""

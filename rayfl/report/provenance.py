@@ -12,9 +12,52 @@ from rayfl.study.result import CellResult, StudyResult
 from rayfl.version import __version__
 
 TAGS = ("rayfl", "git", "machine", "python", "numpy", "torch")
+HASH_LETTERS = 16
+"""Letters of a hash that tell runs apart."""
 
 
-def began(record: Record) -> dict[str, Any]:
+def collect_facts(result: StudyResult) -> dict[str, str]:
+    """What is true of the report as a whole; where runs differ, all that occurs."""
+    runs = list(_iterate_runs(result))
+    starts = [_read_start(record) for _, _, record in runs]
+    seeds = sorted({seed for _, seed, _ in runs})
+    found = {"runs": str(len(runs)), "seeds": ", ".join(map(str, seeds)) or "none"}
+    for tag in TAGS:
+        values = {str(start["tags"][tag]) for start in starts if start["tags"].get(tag)}
+        if values:
+            found[tag] = "; ".join(sorted(values))
+    days = sorted(_format_day(start["time"]) for start in starts if start.get("time"))
+    if days:
+        found["run between"] = days[0] if days[0] == days[-1] else f"{days[0]} and {days[-1]}"
+    today = _format_day(time.time() * 1000)
+    found["report written"] = f"{today}, by rayfl {__version__}"
+    return found
+
+
+def list_hashes(result: StudyResult) -> list[Mapping[str, str]]:
+    """One row a run: which directory it has, and the hashes that make it the same run elsewhere."""
+    return [
+        {
+            "cell": ", ".join(cell.titles.values()),
+            "seed": str(seed),
+            "run": record.directory.name,
+            "rounds": str(record.rounds),
+            "configuration": record.digest[:HASH_LETTERS],
+            "scenario": record.scenario[:HASH_LETTERS],
+            "model": record.sha256[:HASH_LETTERS],
+        }
+        for cell, seed, record in _iterate_runs(result)
+    ]
+
+
+def _iterate_runs(result: StudyResult) -> Iterator[tuple[CellResult, int, Record]]:
+    """Every run with its cell and seed."""
+    for cell in result.cells:
+        for seed, record in sorted(cell.records.items()):
+            yield cell, seed, record
+
+
+def _read_start(record: Record) -> dict[str, Any]:
     """A run's first words to the tracking store: its tags and the time, where they are known."""
     journal = record.directory / "journal.jsonl"
     if journal.exists():
@@ -23,53 +66,12 @@ def began(record: Record) -> dict[str, Any]:
                 entry = json.loads(line)
                 if entry["kind"] == "start":
                     return dict(entry)
+    # A run that was not tracked has the same facts beside it.
     facts = json.loads((record.directory / "run.json").read_text())
-    return {
-        "tags": {"rayfl": facts.get("rayfl", ""), **facts.get("tags", {})},
-        "time": facts.get("time"),
-    }
+    tags = {"rayfl": facts.get("rayfl", ""), **facts.get("tags", {})}
+    return {"tags": tags, "time": facts.get("time")}
 
 
-def runs_of(result: StudyResult) -> Iterator[tuple[CellResult, int, Record]]:
-    """Every run with its cell and seed."""
-    for cell in result.cells:
-        for seed, record in sorted(cell.records.items()):
-            yield cell, seed, record
-
-
-def facts(result: StudyResult) -> dict[str, str]:
-    """What is true of the report as a whole; where runs differ, all that occurs."""
-    starts = [began(record) for _, _, record in runs_of(result)]
-    found = {"runs": str(len(starts)), "seeds": ", ".join(map(str, seeds_run(result))) or "none"}
-    for tag in TAGS:
-        values = sorted({str(start["tags"][tag]) for start in starts if start["tags"].get(tag)})
-        if values:
-            found[tag] = "; ".join(values)
-    days = sorted(day(start["time"]) for start in starts if start.get("time"))
-    if days:
-        found["run between"] = days[0] if days[0] == days[-1] else f"{days[0]} and {days[-1]}"
-    return {**found, "report written": f"{day(time.time() * 1000)}, by rayfl {__version__}"}
-
-
-def seeds_run(result: StudyResult) -> list[int]:
-    return sorted({seed for _, seed, _ in runs_of(result)})
-
-
-def day(milliseconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(milliseconds / 1000))
-
-
-def hashes(result: StudyResult) -> list[Mapping[str, str]]:
-    """One row a run: which directory it has, and the hashes that make it the same run elsewhere."""
-    return [
-        {
-            "cell": ", ".join(cell.titles.values()),
-            "seed": str(seed),
-            "run": record.directory.name,
-            "rounds": str(record.rounds),
-            "configuration": record.digest[:16],
-            "scenario": record.scenario[:16],
-            "model": record.sha256[:16],
-        }
-        for cell, seed, record in runs_of(result)
-    ]
+def _format_day(milliseconds: float) -> str:
+    moment = time.gmtime(milliseconds / 1000)
+    return time.strftime("%Y-%m-%d %H:%M UTC", moment)

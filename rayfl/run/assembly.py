@@ -15,8 +15,8 @@ from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
 from rayfl.fleet.base import Spec
-from rayfl.fleet.streams import Streams
 from rayfl.fleet.executor import Holdings
+from rayfl.fleet.streams import Streams
 from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm, Shard
 
@@ -88,7 +88,7 @@ class LearnerRecipe:
     device: str
 
     def __call__(self) -> Learner:
-        from rayfl.learn.allocator import keep_freed_memory
+        from rayfl.fleet.host import keep_freed_memory
         from rayfl.learn.learner import Learner
 
         keep_freed_memory()
@@ -200,3 +200,17 @@ def refuse_missing_sets(method: Algorithm, holdings: Holdings) -> None:
                     f"Set split.{name}, for example {{fraction: 0.1}} or {{per_class: 100}}.",
                 )
             )
+
+
+def filled_network(recipe: NetworkRecipe, weights: NDArray[np.float32]) -> nn.Module:
+    """A network of its own with these weights, in the usual memory layout."""
+    import torch
+
+    from rayfl.learn.resident import Resident
+
+    layout = recipe.config.training.layout
+    filled = Resident(recipe(), torch.device("cpu"), layout).load(weights)
+    tensors = filled.net.state_dict()
+    network = recipe()
+    network.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()})
+    return network

@@ -1,32 +1,40 @@
 """Checkpoints: what a run needs to go on, written atomically to a local path or any pyarrow
 filesystem URI.
 
-    <uri>/round-000010.json      the manifest, written last; it names every file below with its sha256
-    <uri>/round-000010.state     the method's state and the history so far
-    <uri>/clients/7.w.000010     one entry of one client's durable state, written when it changed
+    <uri>/round-000010.json     the manifest, written last: names and sha256 of the files below
+    <uri>/round-000010.state    the method's state and the history so far
+    <uri>/clients/7.w.000010    one entry of one client's durable state, written when it changed
 
-Nothing is a pickle. A manifest that is damaged, or names a damaged file, is passed over for the one
-before it."""
+Nothing is a pickle. The manifest has a hash of itself, and must agree with its file's name, with
+the names of the files in it and with the history: one that is damaged, or names a damaged file, is
+passed over for the one before it. On local file systems all of a checkpoint has reached the disk
+before the one before it is dropped."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from rayfl.config.schema import mask
-from rayfl.errors import StorageError
-from rayfl.run.codec import pack, unpack
+from rayfl.config.secrets import mask
+from rayfl.errors import StorageError, broken
+from rayfl.run.checkpoint_files import open_files
+from rayfl.run.codec import check_state, pack, unpack
 
 log = logging.getLogger("rayfl")
 
-FORMAT = 1
+FORMAT = 2
+UNSEALED = 1
+"""The format of older manifests, which have no hash of themselves."""
+FIELDS = {"format", "round", "state", "clients", "meta"}
 KEPT = 2
+WRITER_SECONDS = 60.0
+"""How long a coordinator waits for the one before it, which is being killed, to be gone."""
 
 
 @dataclass(frozen=True)
@@ -45,99 +53,112 @@ class CheckpointStore:
     """The checkpoints of one run below one URI."""
 
     def __init__(self, uri: str) -> None:
-        from pyarrow import fs
-
         self.uri = mask(uri)
-        self.files: Any
-        self.root: str
         try:
-            self.files, self.root = (
-                fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), uri)
-            )
-            self.files.create_dir(f"{self.root}/clients", recursive=True)
+            self.files = open_files(uri)
         except (OSError, ValueError) as error:
-            raise StorageError(
-                f"checkpoints need a writable place; got {self.uri} ({mask(str(error))}). Set checkpoint.uri."
-            ) from error
+            rule = "checkpoints need a writable place"
+            got = f"{self.uri} ({mask(str(error))})"
+            raise StorageError(broken(rule, got, "Set checkpoint.uri.")) from error
         self._written: dict[tuple[int, str], tuple[Any, str, str]] = {}
         self._manifests: dict[int, Mapping[str, Any]] = {}
+        self._unsettled: list[str] = []
 
-    # -- writing -----------------------------------------------------------------------------------------------
+    @contextmanager
+    def only_writer(self) -> Iterator[None]:
+        """Nobody else writes here meanwhile, where the place has locks."""
+        try:
+            lock = self.files.lock(WRITER_SECONDS)
+        except OSError as error:
+            rule = "checkpoints need a writable place"
+            got = f"{self.uri} ({mask(str(error))})"
+            raise StorageError(broken(rule, got, "Set checkpoint.uri.")) from error
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    # -- writing -----------------------------------------------------------------------------------
 
     def write(
         self, snapshot: Snapshot, fetch: Callable[[Any], Any], leaf: Callable[[Any], Any]
     ) -> None:
         """Write a snapshot: `fetch` brings a client's entry here, `leaf` packs references inside
         the state."""
-        stem = f"round-{snapshot.round:06d}"
         try:
-            clients = {
-                str(client): {
-                    key: self._entry(client, key, ref, snapshot.round, fetch)
-                    for key, ref in entries.items()
-                }
-                for client, entries in snapshot.clients.items()
-            }
-            blob = pack({"state": snapshot.state, "history": json.dumps(snapshot.history)}, leaf)
-            self._put(f"{stem}.state", blob)
-            manifest = {
-                "format": FORMAT,
-                "round": snapshot.round,
-                "state": [f"{stem}.state", sha256(blob)],
-                "clients": clients,
-                "meta": dict(snapshot.meta),
-            }
-            self._put(f"{stem}.json", json.dumps(manifest).encode())
+            manifest = self._write_parts(snapshot, fetch, leaf)
+            # The manifest must not be there before what it names is.
+            self._settle()
+            self._put(manifest_name(snapshot.round), json.dumps(manifest).encode())
+            # And what was there before must not go before the manifest is there.
+            self._settle()
             self._manifests[snapshot.round] = manifest
             self._drop_others()
         except OSError as error:
-            raise StorageError(
-                f"the checkpoint of round {snapshot.round} could not be written to {self.uri}: {error}. "
-                "Free some space or set checkpoint.uri; the run can go on from the checkpoint before it."
-            ) from error
+            rule = f"the checkpoint of round {snapshot.round} could not be written to {self.uri}"
+            remedy = (
+                "Free some space or set checkpoint.uri; the run can go on from the checkpoint "
+                "before it."
+            )
+            raise StorageError(f"{rule}: {error}. {remedy}") from error
+
+    def _write_parts(
+        self, snapshot: Snapshot, fetch: Callable[[Any], Any], leaf: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        """Everything but the manifest, which is returned."""
+        clients: dict[str, dict[str, list[str]]] = {}
+        for client, entries in snapshot.clients.items():
+            named = clients[str(client)] = {}
+            for key, ref in entries.items():
+                named[key] = self._entry(client, key, ref, snapshot.round, fetch)
+        blob = pack({"state": snapshot.state, "history": json.dumps(snapshot.history)}, leaf)
+        name = state_name(snapshot.round)
+        self._put(name, blob)
+        return seal_manifest(
+            {
+                "format": FORMAT,
+                "round": snapshot.round,
+                "state": [name, sha256(blob)],
+                "clients": clients,
+                "meta": dict(snapshot.meta),
+            }
+        )
 
     def _entry(
         self, client: int, key: str, ref: Any, round_: int, fetch: Callable[[Any], Any]
     ) -> list[str]:
         known = self._written.get((client, key))
         if known is None or known[0] is not ref:
-            blob = pack(fetch(ref))
-            known = (ref, f"clients/{client}.{quote(key, safe='')}.{round_:06d}", sha256(blob))
+            value = fetch(ref)
+            check_state(value, modules=(), path=f"the state '{key}' of client {client}")
+            blob = pack(value)
+            known = (ref, f"{entry_stem(client, key)}{round_:06d}", sha256(blob))
             self._put(known[1], blob)
             self._written[client, key] = known
         return [known[1], known[2]]
 
     def _put(self, name: str, blob: bytes) -> None:
-        """Write under a temporary name, then rename: a reader sees all of a file or none of it."""
-        target = f"{self.root}/{name}"
-        try:
-            with self.files.open_output_stream(f"{target}.part") as stream:
-                stream.write(blob)
-            self.files.move(f"{target}.part", target)
-        except OSError:
-            self._delete(f"{name}.part")
-            raise
+        self.files.write(name, blob)
+        self._unsettled.append(name)
 
-    def _delete(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self.files.delete_file(f"{self.root}/{name}")
+    def _settle(self) -> None:
+        self.files.settle(self._unsettled)
+        self._unsettled.clear()
 
     def _drop_others(self) -> None:
         """Keep the last checkpoints that this run wrote or went on from, and what they name;
         damaged ones go."""
         for number in sorted(self._manifests)[:-KEPT]:
             del self._manifests[number]
-        entries = [
-            entry for known in self._manifests.values() for entry in known["clients"].values()
-        ]
-        named = {name for entry in entries for name, _ in entry.values()}
+        named = {name for known in self._manifests.values() for name in entry_names(known)}
         for number in self.rounds():
             if number not in self._manifests:
-                self._delete(f"round-{number:06d}.json")
-                self._delete(f"round-{number:06d}.state")
-        for name in self._names("clients"):
+                self.files.delete(manifest_name(number))
+                self.files.delete(state_name(number))
+        for name in self.files.names("clients"):
             if f"clients/{name}" not in named:
-                self._delete(f"clients/{name}")
+                self.files.delete(f"clients/{name}")
 
     def hand_on(self, uri: str, digest: str | None = None) -> int:
         """Copy the newest checkpoint to another place; its round. A digest makes it the beginning
@@ -145,26 +166,27 @@ class CheckpointStore:
 
         That run's configuration then decides what comes after; the scenario must be the same one.
         """
-        number, other = self.rounds()[-1], CheckpointStore(uri)
+        number = self.rounds()[-1]
+        other = CheckpointStore(uri)
         manifest = self._manifest(number)
-        named = [
-            manifest["state"],
-            *(entry for entries in manifest["clients"].values() for entry in entries.values()),
-        ]
-        for name, known in named:
-            other._put(name, self._read(name, known))
+        for entries in [{"state": manifest["state"]}, *manifest["clients"].values()]:
+            for name, known in entries.values():
+                other._put(name, self._read(name, known))
+        other._settle()
         meta = manifest["meta"] if digest is None else {**manifest["meta"], "digest": digest}
-        other._put(f"round-{number:06d}.json", json.dumps({**manifest, "meta": meta}).encode())
+        copy = seal_manifest({**manifest, "format": FORMAT, "meta": meta})
+        other._put(manifest_name(number), json.dumps(copy).encode())
+        other._settle()
         return number
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def rounds(self) -> list[int]:
         """The rounds that have a manifest."""
-        names = [
-            name for name in self._names("") if name.startswith("round-") and name.endswith(".json")
-        ]
-        return sorted(int(name[6:-5]) for name in names if name[6:-5].isdigit())
+        names = set(self.files.names())
+        stems = [name[6:-5] for name in names if name.startswith("round-")]
+        numbers = [int(stem) for stem in stems if stem.isdecimal()]
+        return sorted(number for number in numbers if manifest_name(number) in names)
 
     def newest(self, restore: Callable[[Mapping[str, Any]], Snapshot]) -> Snapshot | None:
         """The newest checkpoint that `restore` accepts; damaged ones are named and passed over."""
@@ -173,7 +195,15 @@ class CheckpointStore:
             try:
                 manifest = self._manifest(number)
                 snapshot = restore(manifest)
-            except (StorageError, OSError, ValueError, KeyError, TypeError) as error:
+            except (
+                StorageError,
+                OSError,
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+                RecursionError,
+            ) as error:
                 problems.append(f"round {number}: {error}")
                 log.warning(
                     "checkpoint of round %d is not usable and is passed over: %s", number, error
@@ -190,7 +220,12 @@ class CheckpointStore:
     ) -> tuple[Any, list[Any]]:
         """The method's state and the history that a manifest names."""
         tree = unpack(self._read(*manifest["state"]), modules, leaf)
-        return tree["state"], json.loads(tree["history"])
+        history = json.loads(tree["history"])
+        rounds = [record["round"] for record in history]
+        if rounds != list(range(1, manifest["round"] + 1)):
+            rule = f"the history of round {manifest['round']} has every round up to it once"
+            raise StorageError(broken(rule, f"{len(rounds)}, the last {rounds[-1:]}"))
+        return tree["state"], history
 
     def entry(
         self, client: int, key: str, named: tuple[str, str], put: Callable[[Any], Any]
@@ -202,26 +237,78 @@ class CheckpointStore:
         return ref
 
     def _manifest(self, number: int) -> dict[str, Any]:
-        with self.files.open_input_stream(f"{self.root}/round-{number:06d}.json") as stream:
-            manifest = json.loads(stream.read())
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise StorageError(f"a manifest of format {FORMAT} is expected; got something else")
-        return manifest
+        manifest = json.loads(self.files.read(manifest_name(number)))
+        check_manifest(manifest, number)
+        found: dict[str, Any] = manifest
+        return found
 
     def _read(self, name: str, digest: str) -> bytes:
-        with self.files.open_input_stream(f"{self.root}/{name}") as stream:
-            blob = bytes(stream.read())
+        blob = self.files.read(name)
         if sha256(blob) != digest:
-            raise StorageError(
-                f"{name} has sha256 {sha256(blob)[:12]}, its manifest says {digest[:12]}"
-            )
+            found, said = sha256(blob)[:12], digest[:12]
+            raise StorageError(f"{name} has sha256 {found}, its manifest says {said}")
         return blob
 
-    def _names(self, folder: str) -> list[str]:
-        from pyarrow import fs
 
-        found = self.files.get_file_info(fs.FileSelector(f"{self.root}/{folder}".rstrip("/")))
-        return [info.base_name for info in found if info.is_file]
+# -- manifests -------------------------------------------------------------------------------------
+
+
+def manifest_name(number: int) -> str:
+    return f"round-{number:06d}.json"
+
+
+def state_name(number: int) -> str:
+    return f"round-{number:06d}.state"
+
+
+def entry_stem(client: int, key: str) -> str:
+    """How the names of the files of one entry begin; the round in which it changed comes after."""
+    return f"clients/{client}.{quote(key, safe='')}."
+
+
+def entry_names(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """The files of clients' states that a manifest names."""
+    for entries in manifest["clients"].values():
+        for name, _ in entries.values():
+            yield name
+
+
+def seal_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with a hash of all else that is in it."""
+    content = {name: manifest[name] for name in manifest if name != "sha256"}
+    return {**content, "sha256": sha256(json.dumps(content, sort_keys=True).encode())}
+
+
+def check_manifest(manifest: Any, number: int) -> None:
+    """Refuse a manifest that is damaged, or that does not lie where it belongs.
+
+    An older one has no hash; what else there is must agree all the more."""
+    if not isinstance(manifest, dict) or manifest.get("format") not in (FORMAT, UNSEALED):
+        rule = f"a manifest of format {FORMAT} is expected"
+        raise StorageError(broken(rule, "something else"))
+    sealed = manifest["format"] == FORMAT
+    if set(manifest) != (FIELDS | {"sha256"} if sealed else FIELDS):
+        raise StorageError(broken("a manifest has certain fields", sorted(map(str, manifest))))
+    if sealed and manifest != seal_manifest(manifest):
+        raise StorageError("the manifest has not the sha256 that it says it has: it is damaged")
+    if type(manifest["round"]) is not int or manifest["round"] != number:
+        raise StorageError(broken(f"the manifest of round {number} says so", manifest["round"]))
+    if manifest["state"][0] != state_name(number):
+        rule = f"the state of round {number} is {state_name(number)}"
+        raise StorageError(broken(rule, manifest["state"][0]))
+    for client, entries in manifest["clients"].items():
+        for key, (name, _) in entries.items():
+            _check_entry_name(client, key, name, number)
+
+
+def _check_entry_name(client: str, key: str, name: str, number: int) -> None:
+    stem = entry_stem(int(client), key)
+    written = name.removeprefix(stem)
+    if str(int(client)) != client or stem + written != name or not written.isdecimal():
+        rule = f"the entry '{key}' of client {client} lies in {stem}<round>"
+        raise StorageError(broken(rule, name))
+    if int(written) > number:
+        raise StorageError(broken(f"an entry of round {number} was written by then", name))
 
 
 def sha256(blob: bytes) -> str:

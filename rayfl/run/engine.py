@@ -14,25 +14,26 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.component import show_value
 from rayfl.config.schema import Config
 from rayfl.errors import PhaseError, RayflError, StorageError, broken
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.base import BaseFleet, Errand
 from rayfl.fleet.executor import nbytes
-from rayfl.protocol import ClientId, NobodyLeft, Ref, Vector
+from rayfl.protocol import SERVER, ClientId, NobodyLeft, Ref, Report, Vector
 from rayfl.run.assembly import seen_by
 from rayfl.run.checkpoint import CheckpointStore, Snapshot
-from rayfl.run.codec import Marked
-from rayfl.run.evaluation import Judge, Verdict
+from rayfl.run.codec import Marked, check_state
+from rayfl.run.environment import versions
+from rayfl.run.evaluation import Examination, Judge, Verdict, identify_model
 from rayfl.run.features import share_features
+from rayfl.run.signals import Interrupted
 
 log = logging.getLogger("rayfl")
 
@@ -53,7 +54,7 @@ class Outcome:
 
 
 @dataclass
-class Progress:
+class Reached:
     """The run after its last whole round: everything that a checkpoint needs."""
 
     round: int
@@ -73,11 +74,26 @@ class Draft:
     left: dict[str, NDArray[Any]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     clock: dict[str, float] = field(default_factory=dict)
+    examination: Examination | None = None
     errand: Errand = field(default_factory=Errand)
 
 
 class Engine:
-    """One run on one fleet."""
+    """One run on one fleet.
+
+    Parameters
+    ----------
+    config : Config
+    scenario : Scenario
+        The whole truth; `scenario` of the engine has the labels that the method may see.
+    checkpoint_uri : str
+    meta : mapping
+        Whose the checkpoints are, besides the hashes of configuration and scenario.
+    shape : tuple of int
+        Of an image: height, width, channels.
+    features : Path
+        Where features of frozen encoders are kept.
+    """
 
     def __init__(
         self,
@@ -88,9 +104,12 @@ class Engine:
         shape: tuple[int, int, int],
         features: Path,
     ) -> None:
-        self.config, self.method = config, config.method
+        self.config = config
+        self.method = config.method
         self.scenario = seen_by(config.method, scenario)
-        self.uri, self.shape, self.features = checkpoint_uri, shape, features
+        self.uri = checkpoint_uri
+        self.shape = shape
+        self.features = features
         threads = max(int(config.resources.cpus_per_client), 1)
         self.meta = {
             **meta,
@@ -98,66 +117,80 @@ class Engine:
             "scenario": scenario.sha256,
             "versions": {**versions(), "threads": str(threads)},
         }
-        self.progress: Progress | None = None
+        self.reached: Reached | None = None
+        # Made where the engine runs: it travels there before.
         self.emit: Emit
         self.lock: threading.Lock
         self.fleet: BaseFleet
+        self.judge: Judge
         self.store: CheckpointStore
-        self._saved_round, self._saved_at, self._telling = -1, -math.inf, 0.0
+        self._open: Draft
+        self._modules = {cls.__module__ for cls in type(self.method).__mro__} - {"builtins"}
+        self._verdict: Verdict | None = None
+        self._saved_round = -1
+        self._saved_at = -math.inf
         self._began = 0.0
+        self._telling = 0.0
 
     def run(self, fleet: BaseFleet, emit: Emit) -> Outcome:
-        """Resume or begin, then go on to the last round."""
-        self.fleet, self.store, self.lock = fleet, CheckpointStore(self.uri), threading.Lock()
-        judge = Judge(self.config, self.scenario, fleet)
-        dataset = self.scenario.dataset.sha256
-        share_features(
-            self.method,
-            fleet,
-            dataset,
-            self.shape,
-            self.features,
-            lambda text: emit({"note": text}),
-        )
-        self.progress = progress = self._resumed() or self._begun()
-        for record in progress.history:
-            emit(record)
+        """Resume or begin, then go on to the last round. Interrupted, it leaves a checkpoint."""
+        self.fleet = fleet
         self.emit = emit
-        draft = Draft(progress.round, progress.state, progress.table)
-        before = (
-            progress.history[-1]["clock"].get("time/elapsed_s", 0.0) if progress.history else 0.0
-        )
-        self._began = time.perf_counter() - before
+        self.lock = threading.Lock()
+        self.store = CheckpointStore(self.uri)
+        self.judge = Judge(self.config, self.scenario, fleet)
+        with self.store.only_writer():
+            try:
+                return self._all_rounds()
+            except (Interrupted, KeyboardInterrupt):
+                self.save()
+                raise
+
+    def _all_rounds(self) -> Outcome:
+        dataset = self.scenario.dataset.sha256
+        share_features(self.method, self.fleet, dataset, self.shape, self.features, self._note)
+        reached = self._resumed() or self._begun()
+        self.reached = reached
+        for record in reached.history:
+            self.emit(record)
+        clock = reached.history[-1]["clock"] if reached.history else {}
+        self._began = time.perf_counter() - clock.get("time/elapsed_s", 0.0)
+        draft = Draft(reached.round, reached.state, reached.table)
         while draft.round < self.config.training.rounds:
             try:
-                draft = self._round(draft, judge)
+                draft = self._round(draft)
             except RayflError:
                 # The round before is whole but for its evaluation: what the run reached must not
                 # hang on who is first.
                 draft.errand.wait()
                 raise
         draft.errand.wait()
-        if self._saved_round != progress.round:
+        if self._saved_round != reached.round:
             self.save()
-        return self._outcome(progress, judge)
+        return self._outcome(reached)
 
     def save(self) -> int:
         """Write a checkpoint of the last whole round, from whichever thread asks; the round."""
-        progress = self.progress
-        if progress is None:
+        reached = self.reached
+        if reached is None:
             return -1
         with self.lock:
-            if self._saved_round == progress.round:
+            if self._saved_round == reached.round:
                 return self._saved_round
-            state = {"method": progress.state, "left": progress.left}
-            snapshot = Snapshot(progress.round, state, progress.table, progress.history, self.meta)
+            state = {"method": reached.state, "left": reached.left}
+            meta = {**self.meta, "modules": sorted(self._modules)}
+            snapshot = Snapshot(reached.round, state, reached.table, reached.history, meta)
             self.store.write(snapshot, self.fleet.get, self._mark)
-            self._saved_round, self._saved_at = progress.round, time.monotonic()
+            self._saved_round = reached.round
+            self._saved_at = time.monotonic()
             return self._saved_round
 
-    # -- one round ---------------------------------------------------------------------------------------------
+    def _note(self, text: str) -> None:
+        self.emit({"note": text})
 
-    def _round(self, before: Draft, judge: Judge) -> Draft:
+    # -- one round ---------------------------------------------------------------------------------
+
+    def _round(self, before: Draft) -> Draft:
         """One transaction: either all effects of a round stand, or none. Its evaluation may still
         go on."""
         fleet, t = self.fleet, before.round
@@ -167,7 +200,8 @@ class Engine:
             state = self._method_round(before.state, t)
         except NobodyLeft as void:
             log.warning("%s; the model stays as it was", void)
-            state, fleet.table = before.state, dict(before.table)
+            state = before.state
+            fleet.table = dict(before.table)
         draft = Draft(t + 1, state, dict(fleet.table))
         now = time.perf_counter()
         # The second is what a run took up to here, over all its sessions: for figures against time.
@@ -176,53 +210,70 @@ class Engine:
             "time/elapsed_s": now - self._began,
             **fleet.clock.take(),
         }
-        draft.metrics = {
-            **fleet.take_logged(),
-            **self._costs(),
-            **diverged_metrics(fleet.take_diverged()),
-        }
-        # What was stored before the first round is news in it.
-        draft.metrics |= judge.label_metrics(changed({} if t == 0 else before.table, draft.table))
-        draft.metrics |= judge.estimate_metrics(fleet.take_estimates(), fleet.take_answers())
+        draft.metrics = self._metrics(before, draft)
         # The round before must be closed first: histories, checkpoints and what is left are in
         # order.
         before.errand.wait()
         draft.left = dict(fleet.left)
-        if (
-            draft.round % self.config.evaluation.every == 0
-            or draft.round == self.config.training.rounds
-        ):
-            draft.errand = judge.begin(
-                self.method, state, lambda verdict, s: self._close(draft, verdict.metrics, s)
-            )
+        check_state(draft.left, path="what the method left")
+        self._open = draft
+        is_last = draft.round == self.config.training.rounds
+        if is_last or draft.round % self.config.evaluation.every == 0:
+            draft.examination = self.judge.prepare(state)
+            draft.errand = self.judge.begin(draft.examination, self._examined)
         else:
             self._close(draft, {}, 0.0)
         return draft
 
+    def _metrics(self, before: Draft, draft: Draft) -> dict[str, float]:
+        """What is known of a round before it is evaluated."""
+        fleet = self.fleet
+        # What was stored before the first round is news in it.
+        news = find_changed({} if before.round == 0 else before.table, draft.table)
+        return {
+            **check_logged(fleet.take_logged(), before.round),
+            **self._costs(),
+            **diverged_metrics(fleet.take_diverged()),
+            **self.judge.label_metrics(news),
+            **self.judge.estimate_metrics(fleet.take_estimates(), fleet.take_answers()),
+        }
+
+    def _examined(self, reports: Mapping[ClientId, Report], seconds: float) -> None:
+        """The evaluation of the round that is open has ended."""
+        draft = self._open
+        assert draft.examination is not None
+        self._verdict = self.judge.decide(draft.examination, reports)
+        self._close(draft, self._verdict.metrics, seconds)
+
     def _close(self, draft: Draft, tested: Mapping[str, float], seconds: float) -> None:
         """The round is whole: it counts, is told of, and may be saved."""
-        clock = {**draft.clock, "time/evaluate_s": seconds, "time/track_s": self._telling}
         record = {
             "round": draft.round,
-            "metrics": plain({**draft.metrics, **tested}),
-            "clock": clock,
+            "metrics": plain_metrics({**draft.metrics, **tested}),
+            "clock": {
+                **draft.clock,
+                "time/evaluate_s": seconds,
+                "time/track_s": self._telling,
+            },
         }
-        progress = self.progress
-        assert progress is not None
+        reached = self.reached
+        assert reached is not None
         with self.lock:
-            progress.round, progress.state, progress.table = draft.round, draft.state, draft.table
-            progress.left = draft.left
-            progress.history.append(record)
+            reached.round = draft.round
+            reached.state = draft.state
+            reached.table = draft.table
+            reached.left = draft.left
+            reached.history.append(record)
         started = time.perf_counter()
         self.emit(record)
-        self._checkpoint_if_due()
+        self._checkpoint_if_due(reached)
         # Known too late for its own record: that of the next round has it.
         self._telling = time.perf_counter() - started
 
     def _method_round(self, state: Any, t: int) -> Any:
         """The method's round; what it raises itself is named, with its traceback."""
         try:
-            return self.method.round(state, self.fleet, t)
+            state = self.method.round(state, self.fleet, t)
         except RayflError:
             raise
         except Exception as error:
@@ -230,70 +281,90 @@ class Engine:
                 raise
             where = f"{type(self.method).__name__}.round raised at the coordinator in round {t}"
             raise PhaseError(f"{where}:\n{traceback.format_exc().rstrip()}") from error
+        if state is None:
+            rule = f"{type(self.method).__name__}.round returns the state of the next round"
+            raise PhaseError(broken(rule, f"None in round {t}", "Return replace(state, ...)."))
+        # Here, in the round that made it, and not at the first checkpoint or at a resume.
+        check_state(state, _is_ref, self._modules)
+        return state
 
     def _costs(self) -> dict[str, float]:
         taken = self.fleet.costs.take()
-        metrics = {
-            f"cost/{name}": float(value)
-            for name, value in taken.items()
-            if name not in {"up", "down", "participants"}
+        up, down, participants = (taken.pop(name) for name in ("up", "down", "participants"))
+        return {
+            **{f"cost/{name}": float(value) for name, value in taken.items()},
+            "cost/up_mb": up / 1e6,
+            "cost/down_mb": down / 1e6,
+            "clients/participants": float(participants),
         }
-        metrics |= {f"cost/{way}_mb": taken[way] / 1e6 for way in ("up", "down")}
-        return {**metrics, "clients/participants": float(taken["participants"])}
 
-    def _checkpoint_if_due(self) -> None:
-        rules, progress = self.config.checkpoint, self.progress
-        assert progress is not None
-        due = rules.every and progress.round % rules.every == 0
+    def _checkpoint_if_due(self, reached: Reached) -> None:
+        rules = self.config.checkpoint
+        due = rules.every and reached.round % rules.every == 0
         if due and time.monotonic() - self._saved_at >= rules.min_seconds:
             self.save()
 
-    # -- beginning and resuming --------------------------------------------------------------------------------
+    # -- beginning and resuming --------------------------------------------------------------------
 
-    def _begun(self) -> Progress:
+    def _begun(self) -> Reached:
         self.fleet.round = -1
         self.method.check(self.fleet)
         state = self.method.init(self.fleet, self.fleet.initial())
+        # Whatever `init` puts into a state was imported with the method, and will be again.
+        self._modules |= check_state(state, _is_ref)
         self.fleet.costs.take()
-        return Progress(0, state, dict(self.fleet.table), left=dict(self.fleet.left))
+        return Reached(0, state, dict(self.fleet.table), left=dict(self.fleet.left))
 
-    def _resumed(self) -> Progress | None:
+    def _resumed(self) -> Reached | None:
         snapshot = self.store.newest(self._restore)
         if snapshot is None:
             return None
-        self._saved_round, self._saved_at = snapshot.round, time.monotonic()
+        self._saved_round = snapshot.round
+        self._saved_at = time.monotonic()
+        self._modules |= self._known_modules(snapshot.meta)
         self.fleet.table = {client: dict(entries) for client, entries in snapshot.clients.items()}
-        left = self.fleet.left = dict(snapshot.state["left"])
-        log.info("resumed after round %d", snapshot.round)
-        table: Any = dict(snapshot.clients)
-        return Progress(
-            snapshot.round, snapshot.state["method"], table, snapshot.history, dict(left)
+        self.fleet.left = dict(snapshot.state["left"])
+        self._note(f"resumed after round {snapshot.round}")
+        return Reached(
+            snapshot.round,
+            snapshot.state["method"],
+            dict(self.fleet.table),
+            snapshot.history,
+            dict(self.fleet.left),
         )
 
     def _restore(self, manifest: Mapping[str, Any]) -> Snapshot:
         meta = manifest["meta"]
-        for name in ("digest", "scenario"):
+        for name, what in (("digest", "configuration"), ("scenario", "scenario")):
             if meta[name] != self.meta[name]:
-                what = "configuration" if name == "digest" else "scenario"
-                raise StorageError(
-                    broken(
-                        f"a checkpoint belongs to this run's {what} ({self.meta[name][:12]})",
-                        meta[name][:12],
-                    )
-                )
+                rule = f"a checkpoint belongs to this run's {what} ({self.meta[name][:12]})"
+                raise StorageError(broken(rule, meta[name][:12]))
         if meta["versions"] != self.meta["versions"]:
             log.warning(
                 "library versions changed since the checkpoint: bits may differ (%s)",
                 meta["versions"],
             )
-        state, history = self.store.state(manifest, self._modules(), self._unmark)
-        clients = {
-            int(client): {
-                key: self._stored(int(client), key, named) for key, named in entries.items()
+        modules = self._modules | self._known_modules(meta)
+        state, history = self.store.state(manifest, modules, self.fleet.put)
+        clients = {}
+        for name, entries in manifest["clients"].items():
+            client = self._known_client(int(name))
+            clients[client] = {
+                key: self._stored(client, key, named) for key, named in entries.items()
             }
-            for client, entries in manifest["clients"].items()
-        }
         return Snapshot(manifest["round"], state, clients, history, meta)
+
+    def _known_client(self, client: int) -> ClientId:
+        if SERVER <= client < len(self.fleet.sizes):
+            return client
+        rule = f"a checkpoint has the states of clients below {len(self.fleet.sizes)}"
+        raise StorageError(broken(rule, client))
+
+    @staticmethod
+    def _known_modules(meta: Mapping[str, Any]) -> set[str]:
+        """Modules of dataclasses that `init` put into the state. They have been imported with the
+        method; a file must not choose what is imported."""
+        return {name for name in meta.get("modules", ()) if name in sys.modules}
 
     def _stored(self, client: ClientId, key: str, named: tuple[str, str]) -> Ref:
         def put(value: Any) -> Ref:
@@ -306,45 +377,39 @@ class Engine:
     def _mark(self, value: Any) -> Any:
         return Marked(self.fleet.get(value)) if isinstance(value, Ref) else value
 
-    def _unmark(self, value: Any) -> Ref:
-        return self.fleet.put(value)
+    # -- ending ------------------------------------------------------------------------------------
 
-    def _modules(self) -> set[str]:
-        """Where dataclasses of a method's state may come from."""
-        return {cls.__module__ for cls in type(self.method).__mro__} - {"builtins"}
-
-    # -- ending ------------------------------------------------------------------------------------------------
-
-    def _outcome(self, progress: Progress, judge: Judge) -> Outcome:
-        models = judge.models(self.method, progress.state)
+    def _outcome(self, reached: Reached) -> Outcome:
+        models = self.judge.models(reached.state)
         # Clients of one cluster share one copy.
-        fetched = {id(ref.handle): np.array(self.fleet.get(ref)) for ref in models.values()}
-        vectors = {client: fetched[id(ref.handle)] for client, ref in models.items()}
+        distinct = {identify_model(ref): ref for ref in models.values()}
+        fetched = {which: np.array(self.fleet.get(ref)) for which, ref in distinct.items()}
+        vectors = {client: fetched[identify_model(ref)] for client, ref in models.items()}
         digest = hashlib.sha256()
         for client in sorted(vectors, key=lambda client: -1 if client is None else client):
             digest.update(f"{client}".encode() + vectors[client].astype("<f4").tobytes())
-        return Outcome(
-            progress.round,
-            progress.history,
-            vectors,
-            digest.hexdigest(),
-            judge.last,
-            dict(self.fleet.left),
-        )
+        left = dict(self.fleet.left)
+        sha256 = digest.hexdigest()
+        return Outcome(reached.round, reached.history, vectors, sha256, self._verdict, left)
 
 
-def changed(
+def _is_ref(value: Any) -> bool:
+    return isinstance(value, Ref)
+
+
+def find_changed(
     before: Mapping[ClientId, Mapping[str, Ref]], after: Mapping[ClientId, Mapping[str, Ref]]
 ) -> dict[ClientId, dict[str, Ref]]:
     """The entries of the state table that a round wrote."""
-    news = {
-        client: {
-            key: ref for key, ref in entries.items() if before.get(client, {}).get(key) is not ref
-        }
-        for client, entries in after.items()
-        if entries is not before.get(client)
-    }
-    return {client: entries for client, entries in news.items() if entries}
+    changed: dict[ClientId, dict[str, Ref]] = {}
+    for client, entries in after.items():
+        known = before.get(client, {})
+        if entries is known:
+            continue
+        news = {key: ref for key, ref in entries.items() if known.get(key) is not ref}
+        if news:
+            changed[client] = news
+    return changed
 
 
 def diverged_metrics(diverged: list[ClientId]) -> dict[str, float]:
@@ -353,15 +418,21 @@ def diverged_metrics(diverged: list[ClientId]) -> dict[str, float]:
     return {"clients/diverged": float(len(diverged)), **named}
 
 
-def plain(metrics: Mapping[str, float]) -> dict[str, float]:
+def check_logged(logged: Mapping[str, Any], t: int) -> dict[str, float]:
+    """Refuse what a method logged and is no number."""
+    numbers = {}
+    for name, value in logged.items():
+        try:
+            if isinstance(value, (str, bytes)) or np.ndim(value):
+                raise TypeError
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            rule = f"fleet.log takes one number for each name (round {t})"
+            what = f"{name}={show_value(value)}, which is a {type(value).__name__}"
+            raise PhaseError(broken(rule, what, "Log a float of it.")) from None
+    return numbers
+
+
+def plain_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Python floats; a measure that has no value this round is absent."""
     return {name: float(value) for name, value in metrics.items() if np.isfinite(value)}
-
-
-def versions() -> dict[str, str]:
-    """The libraries whose kernels decide bits."""
-    # torch's own word, which names its build; to import torch for it would take a second and 250
-    # MB.
-    [folder] = find_spec("torch").submodule_search_locations  # type: ignore[union-attr, misc]
-    torch = run_path(str(Path(folder, "version.py")))["__version__"]
-    return {"python": sys.version.split()[0], "numpy": np.__version__, "torch": torch}

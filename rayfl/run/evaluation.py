@@ -28,9 +28,10 @@ from rayfl.fleet.base import BaseFleet, Errand
 from rayfl.learn import metrics
 from rayfl.protocol import (
     SERVER,
-    Algorithm,
     Client,
     ClientId,
+    Images,
+    Model,
     Out,
     Ref,
     Report,
@@ -41,19 +42,29 @@ from rayfl.protocol import (
 
 TOP, MANY_CLASSES = 5, 20
 """The right class among so many first answers is a metric where there are many classes."""
+OWN = ""
+"""The name of the method's own answer among the models that are tested."""
+FURTHER = ("accuracy", "loss", "macro_f1")
+"""What is told of the others."""
 PART = 1024
 """Test images of one task, rounded up to whole batches: parts, and so the order of sums, never
 depend on the actors."""
 
 
 def evaluate_part(
-    client: Client, *, w: Vector, test: Shard, start: int, stop: int, classes: int
+    client: Client,
+    *,
+    w: Vector | tuple[Vector, ...],
+    test: Shard,
+    start: int,
+    stop: int,
+    classes: int,
 ) -> Out:
-    """Confusion matrix and summed loss on a part of the test set."""
-    from rayfl.learn.fit import outputs, sample_losses
+    """Confusion matrix and summed loss on a part of the test set, of a model or an ensemble."""
+    from rayfl.learn.fit import sample_losses
 
     truth = test.y[start:stop]  # type: ignore[index]
-    logits = outputs(client.learner, w, test.x[start:stop])
+    logits = answer_images(client, w, test.x[start:stop])
     confusion = metrics.confusion_matrix(truth, logits.argmax(axis=1), classes)
     return Out(
         {
@@ -62,6 +73,26 @@ def evaluate_part(
             "among": metrics.among_first(logits, truth, TOP),
         }
     )
+
+
+def answer_images(client: Client, w: Vector | tuple[Vector, ...], x: Images) -> Vector:
+    """Logits of a model; of several, the logarithm of their mean probabilities."""
+    from rayfl.estimate.probabilities import softmax
+    from rayfl.learn.fit import outputs
+
+    if not isinstance(w, tuple):
+        return outputs(client.learner, w, x)
+    shares = [softmax(outputs(client.learner, one, x)) for one in w]
+    # A probability of 0 is one that float64 cannot tell from it.
+    mean = np.maximum(np.mean(shares, axis=0), np.finfo(np.float64).tiny)
+    logits: Vector = np.log(mean).astype(np.float32)
+    return logits
+
+
+def identify_model(model: Model) -> object:
+    """What two references to the same weights have in common."""
+    refs = model if isinstance(model, tuple) else (model,)
+    return tuple((id(ref.handle), ref.key) for ref in refs)
 
 
 @dataclass(frozen=True)
@@ -82,132 +113,171 @@ class Verdict:
     confusion: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Examination:
+    """One evaluation, prepared: which part of the test set each task of the server asks which model
+    about.
+
+    Attributes
+    ----------
+    inputs : mapping
+        Of each task: the weights, and from where to where.
+    models : mapping
+        By name ("" for the method's own answer): which model a client has, None for all, by a
+        number of the model.
+    tasks : mapping
+        The tasks that ask about a model, in the order of the parts.
+    clusters : mapping
+        The method's cluster of each client, where it has clusters.
+    """
+
+    inputs: Mapping[ClientId, Mapping[str, Any]]
+    models: Mapping[str, Mapping[ClientId | None, int]]
+    tasks: Mapping[int, list[ClientId]]
+    clusters: Mapping[ClientId, int]
+
+
 class Judge:
     """Evaluates models and label decisions of one run."""
 
     def __init__(self, config: Config, scenario: Scenario, fleet: BaseFleet) -> None:
-        self.scenario, self.fleet = scenario, fleet
+        self.method = config.method
+        self.scenario = scenario
+        self.fleet = fleet
         self.classes = len(scenario.classes)
-        self.last: Verdict | None = None
         batch = config.evaluation.batch_size
         step = batch * -(-PART // batch)
-        self.parts = [
-            (start, min(start + step, fleet.sets["test"]))
-            for start in range(0, fleet.sets["test"], step)
-        ]
+        images = fleet.sets["test"]
+        self.parts = [(start, min(start + step, images)) for start in range(0, images, step)]
+
+    # -- the test set ------------------------------------------------------------------------------
+
+    def prepare(self, state: State) -> Examination:
+        """What is to be asked to test the models of a state."""
+        wanted: dict[str, dict[ClientId | None, Model]] = {OWN: dict(self.models(state))}
+        for owner in wanted[OWN]:
+            for name, model in self.method.further_models(state, self.fleet, owner).items():
+                wanted.setdefault(name, {})[owner] = model
+        # Clients of one cluster have one model, which is tested once.
+        numbers: dict[object, int] = {}
+        inputs: dict[ClientId, Mapping[str, Any]] = {}
+        tasks: dict[int, list[ClientId]] = {}
+        chosen: dict[str, dict[ClientId | None, int]] = {name: {} for name in wanted}
+        for name, models in wanted.items():
+            for owner, model in models.items():
+                number = numbers.setdefault(identify_model(model), len(numbers))
+                chosen[name][owner] = number
+                if number not in tasks:
+                    tasks[number] = self._plan_tasks(model, inputs)
+        return Examination(inputs, chosen, tasks, self.method.clusters(state))
+
+    def _plan_tasks(
+        self, model: Model, inputs: dict[ClientId, Mapping[str, Any]]
+    ) -> list[ClientId]:
+        """Tasks of the server that test one model, put among the inputs."""
+        tasks = []
+        for start, stop in self.parts:
+            task = SERVER - len(inputs)
+            inputs[task] = {"w": model, "start": start, "stop": stop}
+            tasks.append(task)
+        return tasks
 
     def begin(
-        self, method: Algorithm, state: State, then: Callable[[Verdict, float], object]
+        self, examination: Examination, when_done: Callable[[Mapping[ClientId, Report], float], Any]
     ) -> Errand:
-        """Have the models tested while the method goes on; `then` is given the verdict, and what it
-        took."""
-        models = self.models(method, state)
-        distinct = {id(ref.handle): ref for ref in models.values()}
-        tasks = [(which, part) for which in distinct for part in self.parts]
-        each = {
-            SERVER - i: {"w": distinct[which], "start": start, "stop": stop}
-            for i, (which, (start, stop)) in enumerate(tasks)
-        }
-        groups, clusters = (
-            {client: id(ref.handle) for client, ref in models.items()},
-            method.clusters(state),
+        """Have it carried out while the method goes on; `when_done` is given the reports, and the
+        seconds that they took."""
+        test = self.fleet.held_set("test")
+        return self.fleet.start_errand(
+            evaluate_part, examination.inputs, when_done, test=test, classes=self.classes
         )
 
-        def decide(reports: Mapping[ClientId, Report], seconds: float) -> None:
-            """Sums of the parts, in the order of the parts whoever was first."""
-            answers = {
-                which: [reports[SERVER - i] for i, task in enumerate(tasks) if task[0] == which]
-                for which in distinct
-            }
-            judged = {which: summed(parts) for which, parts in answers.items()}
-            self.last = self._verdict(
-                method, {client: judged[which] for client, which in groups.items()}, clusters
-            )
-            then(self.last, seconds)
+    def decide(self, examination: Examination, reports: Mapping[ClientId, Report]) -> Verdict:
+        """The verdict: sums of the parts, in the order of the parts whoever was first."""
+        tested = {
+            number: add_parts([reports[task] for task in tasks])
+            for number, tasks in examination.tasks.items()
+        }
+        verdicts = {}
+        for name, models in examination.models.items():
+            judged = {client: tested[number] for client, number in models.items()}
+            verdicts[name] = self._judge_models(judged)
+        own = verdicts.pop(OWN)
+        found = {**own.metrics, **self._clustering(examination.clusters)}
+        for name, verdict in verdicts.items():
+            for metric in FURTHER:
+                found[f"test/{name}/{metric}"] = verdict.metrics[f"test/{metric}"]
+        return Verdict(found, own.confusion)
 
-        test = self.fleet.held_set("test")
-        return self.fleet.start_errand(evaluate_part, each, decide, test=test, classes=self.classes)
+    def _judge_models(self, judged: Mapping[ClientId | None, Tested]) -> Verdict:
+        """The one model of all, or every client's own."""
+        if self.method.personal:
+            return self._personal(judged)
+        whole = judged[None]
+        return Verdict(self._global_metrics(whole), whole.confusion)
 
-    def evaluate(self, method: Algorithm, state: State) -> Verdict:
-        """Test metrics of the global model, or of every client's own averaged over clients, now."""
-        self.begin(method, state, lambda *_: None).wait()
-        assert self.last is not None
-        return self.last
-
-    def _verdict(
-        self,
-        method: Algorithm,
-        judged: Mapping[ClientId | None, Tested],
-        clusters: Mapping[ClientId, int],
-    ) -> Verdict:
-        if not method.personal:
-            return Verdict(self._global_metrics(judged[None]), judged[None].confusion)
-        verdict = self._personal(judged)
-        return Verdict({**verdict.metrics, **self._clustering(clusters)}, verdict.confusion)
-
-    def models(self, method: Algorithm, state: State) -> dict[ClientId | None, Ref]:
+    def models(self, state: State) -> dict[ClientId | None, Ref]:
         """The model of each client where they differ, else the one of all."""
+        method = self.method
         if not method.personal:
             return {None: method.model(state, self.fleet)}
         return {client: method.model(state, self.fleet, client) for client in self.fleet.clients}
 
     def _global_metrics(self, tested: Tested) -> dict[str, float]:
-        confusion = tested.confusion
-        per_class = {
-            f"test/recall/{name}": r
-            for name, r in zip(self.scenario.classes, metrics.recalls(confusion), strict=True)
-        }
-        top = {f"test/top{TOP}_accuracy": tested.among} if self.classes >= MANY_CLASSES else {}
-        return {**metrics.report(confusion, tested.loss), **top, **per_class}
+        found = dict(metrics.report(tested.confusion, tested.loss))
+        if self.classes >= MANY_CLASSES:
+            found[f"test/top{TOP}_accuracy"] = tested.among
+        recalls = metrics.recalls(tested.confusion)
+        for name, recall in zip(self.scenario.classes, recalls, strict=True):
+            found[f"test/recall/{name}"] = recall
+        return found
 
     def _personal(self, judged: Mapping[ClientId | None, Tested]) -> Verdict:
         """A client's score is its model's accuracy on test images of the classes that it is meant
         to learn."""
         tasks = self.scenario.tasks
-        scores = [
-            metrics.accuracy(
-                tested.confusion, None if tasks is None or client is None else tasks[client]
-            )
-            for client, tested in judged.items()
-        ]
-        confusion = total([tested.confusion for tested in judged.values()])
-        loss = float(np.mean([tested.loss for tested in judged.values()]))
+        scores = []
+        for client, tested in judged.items():
+            classes = None if tasks is None or client is None else tasks[client]
+            scores.append(metrics.accuracy(tested.confusion, classes))
+        confusion = add_counts([tested.confusion for tested in judged.values()])
         own = {
             "test/accuracy": float(np.mean(scores)),
             "test/worst_client": float(np.min(scores)),
-            "test/loss": loss,
+            "test/loss": float(np.mean([tested.loss for tested in judged.values()])),
+            "test/macro_f1": metrics.macro_f1(confusion),
         }
-        return Verdict({**own, "test/macro_f1": metrics.macro_f1(confusion)}, confusion)
+        return Verdict(own, confusion)
 
     def _clustering(self, found: Mapping[ClientId, int]) -> dict[str, float]:
         """Agreement of a method's clusters with the true tasks, where there are both."""
         if not found or self.scenario.tasks is None:
             return {}
         clients = sorted(found)
+        clusters = [found[client] for client in clients]
         tasks = [self.scenario.tasks[client] for client in clients]
-        index = adjusted_rand_index(
-            [found[client] for client in clients], [sorted(set(tasks)).index(t) for t in tasks]
-        )
-        return {"clusters/adjusted_rand": index, "clusters/count": float(len(set(found.values())))}
+        known = sorted(set(tasks))
+        index = adjusted_rand_index(clusters, [known.index(task) for task in tasks])
+        return {"clusters/adjusted_rand": index, "clusters/count": float(len(set(clusters)))}
 
-    # -- against the truth -------------------------------------------------------------------------------------
+    # -- against the truth -------------------------------------------------------------------------
 
     def label_metrics(self, news: Mapping[ClientId, Mapping[str, Ref]]) -> dict[str, float]:
         """Precision and recall of kept samples, and what relabelling did, for the clients whose
         decisions changed."""
         if self.scenario.true is None:
             return {}
-        kept = {
-            client: self.fleet.get(entries["kept"])
-            for client, entries in news.items()
-            if "kept" in entries
-        }
-        labels = {
-            client: self.fleet.get(entries["y"])
-            for client, entries in news.items()
-            if "y" in entries
-        }
+        kept, labels = self._fetch(news, "kept"), self._fetch(news, "y")
         return {**self._selection(kept), **self._repair(labels)}
+
+    def _fetch(
+        self, news: Mapping[ClientId, Mapping[str, Ref]], key: str
+    ) -> dict[ClientId, NDArray[Any]]:
+        return {
+            client: self.fleet.get(entries[key])
+            for client, entries in news.items()
+            if key in entries
+        }
 
     def estimate_metrics(
         self,
@@ -225,40 +295,38 @@ class Judge:
             found[f"{name}/noise_correlation"] = pearson(believed, realised[list(values)])
             for held, labels in answers.items():
                 truth = self.scenario.true[self.scenario.indices(Role[held.upper()])]
-                right = [
-                    float((labels[client] == truth).mean()) for client in values if client in labels
-                ]
+                asked = [client for client in values if client in labels]
+                right = [float((labels[client] == truth).mean()) for client in asked]
                 if len(right) == len(believed):
                     found[f"{name}/accuracy_correlation"] = pearson(believed, right)
         return found
 
     def _selection(self, kept: Mapping[ClientId, NDArray[np.bool_]]) -> dict[str, float]:
         """Averages over clients; a client's mask may have a row an epoch."""
-        pairs = [
-            (client, row) for client, mask in sorted(kept.items()) for row in np.atleast_2d(mask)
-        ]
-        if not pairs:
+        precisions, recalls, shares = [], [], []
+        for client, mask in sorted(kept.items()):
+            given, true = self._labels(client)
+            for row in np.atleast_2d(mask):
+                precisions.append(label_precision(row, given, true, empty=0.0))
+                recalls.append(label_recall(row, given, true))
+                shares.append(row.mean())
+        if not shares:
             return {}
-        precision = mean_of_known(
-            [label_precision(row, *self._labels(client), empty=0.0) for client, row in pairs]
-        )
-        recall = mean_of_known([label_recall(row, *self._labels(client)) for client, row in pairs])
-        share = float(np.mean([row.mean() for _, row in pairs]))
         return {
-            "labels/precision": precision.mean,
-            "labels/recall": recall.mean,
-            "labels/kept": share,
+            "labels/precision": mean_of_known(precisions).mean,
+            "labels/recall": mean_of_known(recalls).mean,
+            "labels/kept": float(np.mean(shares)),
         }
 
     def _repair(self, labels: Mapping[ClientId, NDArray[np.int64]]) -> dict[str, float]:
         if not labels:
             return {}
         clients = sorted(labels)
-        given, true = (
-            np.concatenate(parts)
-            for parts in zip(*(self._labels(client) for client in clients), strict=True)
-        )
-        repair = repair_quality(given, np.concatenate([labels[client] for client in clients]), true)
+        pairs = [self._labels(client) for client in clients]
+        given = np.concatenate([pair[0] for pair in pairs])
+        true = np.concatenate([pair[1] for pair in pairs])
+        now = np.concatenate([labels[client] for client in clients])
+        repair = repair_quality(given, now, true)
         return {
             "labels/corrected": repair.corrected,
             "labels/correction_accuracy": repair.accuracy,
@@ -272,15 +340,16 @@ class Judge:
         return self.scenario.given[rows], self.scenario.true[rows]
 
 
-def summed(reports: Sequence[Report]) -> Tested:
+def add_parts(reports: Sequence[Report]) -> Tested:
     """A model on the whole test set, from its parts."""
-    confusion = total([report["confusion"] for report in reports])
+    confusion = add_counts([report["confusion"] for report in reports])
     images = max(int(confusion.sum()), 1)
-    loss, among = (sum(report[name] for report in reports) / images for name in ("loss", "among"))
+    loss = sum(report["loss"] for report in reports) / images
+    among = sum(report["among"] for report in reports) / images
     return Tested(confusion, loss, among)
 
 
-def total(parts: Sequence[NDArray[np.signedinteger[Any]]]) -> NDArray[np.int64]:
+def add_counts(parts: Sequence[NDArray[np.signedinteger[Any]]]) -> NDArray[np.int64]:
     """The sum of equally shaped counts."""
     summed: NDArray[np.int64] = np.stack(parts).sum(axis=0, dtype=np.int64)
     return summed

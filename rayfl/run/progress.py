@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rayfl.tracking.tracker import Tracker
 
 
 class Progress(Protocol):
@@ -31,11 +35,44 @@ class Silent:
         """Nothing to close."""
 
 
-class Clock:
+class Teller:
+    """Hands the records of a run on to its tracking and to whoever watches, each round once."""
+
+    def __init__(self, tracker: Tracker, progress: Progress) -> None:
+        self.tracker = tracker
+        self.progress = progress
+        self.reached = 0
+
+    def __call__(self, record: Mapping[str, Any]) -> int:
+        """Take one record; the last round that is known.
+
+        A run that goes on from a checkpoint tells its history again."""
+        if "note" in record:
+            self.progress.note(record["note"])
+        elif record["round"] > self.reached:
+            self.reached = record["round"]
+            self.tracker.metrics(self.reached, {**record["metrics"], **record["clock"]})
+            self.progress.round(record)
+        return self.reached
+
+    def __enter__(self) -> Teller:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.progress.close()
+
+
+class RoundClock:
     """Rates and remaining time from the rounds seen so far."""
 
     def __init__(self, rounds: int) -> None:
-        self.rounds, self.started = rounds, time.monotonic()
+        self.rounds = rounds
+        self.started = time.monotonic()
         self.first: int | None = None
         self.clients = 0.0
         self.latest: dict[str, float] = {}
@@ -45,27 +82,37 @@ class Clock:
         done = int(record["round"])
         if self.first is None:
             self.first = done
-        self.latest |= {
-            name: value for name, value in record["metrics"].items() if name.startswith("test/")
-        }
-        self.clients += record["metrics"].get("clients/participants", 0)
-        elapsed = max(time.monotonic() - self.started, 1e-9)
-        left = (self.rounds - done) * elapsed / max(done - self.first + 1, 1)
-        accuracy, loss = (
-            self.latest.get(f"test/{name}", float("nan")) for name in ("accuracy", "loss")
-        )
+        metrics = record["metrics"]
+        self.latest |= {name: metrics[name] for name in metrics if name.startswith("test/")}
+        self.clients += metrics.get("clients/participants", 0)
+        elapsed, counted = self._elapsed(record, done)
+        left = (self.rounds - done) * elapsed / max(counted, 1)
+        accuracy = self.latest.get("test/accuracy", float("nan"))
+        loss = self.latest.get("test/loss", float("nan"))
         width = len(str(self.rounds))
         return (
             f"round {done:{width}d}/{self.rounds}  accuracy {accuracy:.4f}  loss {loss:.4f}  "
             f"{self.clients / elapsed:.1f} clients/s  {duration(left)} left"
         )
 
+    def _elapsed(self, record: Mapping[str, Any], done: int) -> tuple[float, int]:
+        """Seconds, and how many rounds they were taken for."""
+        # A run that is taken up again tells of its earlier rounds in no time; it knows itself what
+        # they took.
+        known = record["clock"].get("time/elapsed_s")
+        if known:
+            return known, done
+        assert self.first is not None
+        return max(time.monotonic() - self.started, 1e-9), done - self.first + 1
+
 
 class Lines:
     """A plain line now and then: at least two seconds apart, and always for the last round."""
 
     def __init__(self, rounds: int, seconds: float = 2.0) -> None:
-        self.clock, self.seconds, self.said = Clock(rounds), seconds, -seconds
+        self.clock = RoundClock(rounds)
+        self.seconds = seconds
+        self.said = -seconds
 
     def round(self, record: Mapping[str, Any]) -> None:
         line = self.clock.line(record)
@@ -88,7 +135,8 @@ class Live:
     def __init__(self, rounds: int) -> None:
         from rich.live import Live as RichLive
 
-        self.clock, self.live = Clock(rounds), RichLive("", refresh_per_second=8)
+        self.clock = RoundClock(rounds)
+        self.live = RichLive("", refresh_per_second=8)
         self.live.start()
 
     def round(self, record: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ class Record:
         return float(np.mean(chosen))
 
 
-# -- measures that are derived from others ---------------------------------------------------------------------------
+# -- measures that are derived from others ---------------------------------------------------------
 
 Derived = Callable[[Mapping[str, float], Record], float]
 
@@ -135,7 +135,7 @@ DERIVED: Mapping[str, Derived] = {
 run's facts."""
 
 
-# -- finding runs ----------------------------------------------------------------------------------------------------
+# -- finding runs ----------------------------------------------------------------------------------
 
 
 def records(output: Path) -> Iterator[Record]:

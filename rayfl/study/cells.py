@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,10 @@ from pydantic import ValidationError
 from rayfl.config.explain import explained
 from rayfl.config.schema import merge, overridden, parsed
 from rayfl.errors import ConfigError, broken, nearest
-from rayfl.study.schema import Choice, Score, Study, changed, meant
+from rayfl.study.schema import Choice, ChoiceKey, Score, Study, apply_changes, is_meant
+
+Only = Mapping[str, Sequence[str]]
+"""By axis, the names of the choices that are wanted."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,12 @@ class Cell:
 
     @property
     def chosen(self) -> dict[str, Choice]:
+        """The choices by axis."""
         return {axis: self.study.axes[axis][name] for axis, name in self.choices.items()}
 
     @property
     def titles(self) -> dict[str, str]:
+        """What a reader calls the choices."""
         return {axis: choice.title for axis, choice in self.chosen.items()}
 
     @property
@@ -41,15 +46,20 @@ class Cell:
     @property
     def missing(self) -> str:
         """Why the study itself says that this cell cannot run."""
-        return "; ".join(choice.missing for choice in self.chosen.values() if choice.missing)
+        reasons = [choice.missing for choice in self.chosen.values()]
+        return "; ".join(filter(None, reasons))
 
     @property
     def computed(self) -> str | None:
         """The axis on which this cell is computed from others, where it is."""
-        return next((axis for axis, choice in self.chosen.items() if choice.parts), None)
+        for axis, choice in self.chosen.items():
+            if choice.parts:
+                return axis
+        return None
 
     @property
     def runs(self) -> bool:
+        """Whether this cell is one to run."""
         return not self.missing and self.computed is None
 
     @property
@@ -65,19 +75,22 @@ class Cell:
         axis = self.computed
         if axis is None:
             return []
-        return [Cell(self.study, {**self.choices, axis: name}) for name in self.chosen[axis].parts]
+        names = self.chosen[axis].parts
+        return [Cell(self.study, {**self.choices, axis: name}) for name in names]
 
     def settings(self) -> dict[str, Any]:
         """The plain values of this cell's configuration, seed and output aside."""
         settings = self.study.common
         for choice in self.chosen.values():
-            settings = changed(settings, choice.set)
+            settings = apply_changes(settings, choice.set)
         for rule in self.study.rules:
-            settings = changed(settings, rule.set) if meant(rule.when, self.choices) else settings
+            if is_meant(rule.when, self.choices):
+                settings = apply_changes(settings, rule.set)
         return settings
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def key(self) -> ChoiceKey:
+        """What tells it from the other cells."""
         return tuple(self.choices.values())
 
 
@@ -99,70 +112,85 @@ def is_study(path: Path) -> bool:
 
 def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The plain values of a study file on those of the study that it is `like`; the files that it
-    names, by their whole paths."""
+    names, by their whole paths.
+
+    Parameters
+    ----------
+    above
+        The files that led here by `like`."""
     path = path.expanduser().absolute()
     if path in above:
-        raise ConfigError(
-            f"`like` must not lead back to itself; got {' -> '.join(map(str, (*above, path)))}"
-        )
+        chain = " -> ".join(map(str, (*above, path)))
+        raise ConfigError(f"`like` must not lead back to itself; got {chain}")
     settings = parsed(path)
     like = settings.pop("like", None)
     if not isinstance(like, str | None):
         raise ConfigError(f"{path}: `like` is the name of a study file; got {like!r}")
-    settings = resolved(settings, path.parent)
+    settings = _resolve_files(settings, path.parent)
     if like is None:
         return settings
-    return merged(read_study(path.parent / like, (*above, path)), settings)
+    below = read_study(path.parent / like, (*above, path))
+    return _merge_studies(below, settings)
 
 
-def resolved(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _resolve_files(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The files that a study names, as whole paths."""
     base = settings.get("base")
     if base is not None:
         names = [base] if isinstance(base, str) else base
-        settings = {**settings, "base": [str(folder / str(name)) for name in names]}
+        whole = [str(folder / str(name)) for name in names]
+        settings = {**settings, "base": whole}
     printed = settings.get("printed")
     if isinstance(printed, Mapping) and isinstance(printed.get("file"), str):
-        settings = {**settings, "printed": {**printed, "file": str(folder / printed["file"])}}
+        file = str(folder / printed["file"])
+        settings = {**settings, "printed": {**printed, "file": file}}
     return settings
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_studies(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """One study's keys on another's. An axis is replaced as a whole, or taken away by null."""
     result = {**below, **above}
     for key in ("set", "printed", "scores", "table"):
-        if isinstance(below.get(key), Mapping) and isinstance(above.get(key), Mapping):
+        values = (below.get(key), above.get(key))
+        if all(isinstance(value, Mapping) for value in values):
             result[key] = merge(below[key], above[key])
     axes = {**(below.get("axes") or {}), **(above.get("axes") or {})}
-    return {
-        **result,
-        "axes": {axis: choices for axis, choices in axes.items() if choices is not None},
-    }
+    result["axes"] = {axis: choices for axis, choices in axes.items() if choices is not None}
+    return result
 
 
-Only = Mapping[str, Sequence[str]]
+# -- which cells -----------------------------------------------------------------------------------
 
 
 def cells(study: Study, only: Only | None = None) -> list[Cell]:
-    """The product of the axes, without what is excluded or filtered out. Cells that computed ones
-    are computed from stay, whatever the filter says of them."""
-    names = [list(choices) for choices in study.axes.values()]
-    every = [
-        Cell(study, dict(zip(study.axes, combination, strict=True)))
-        for combination in itertools.product(*names)
-    ]
-    there = [cell for cell in every if not any(meant(one, cell.choices) for one in study.exclude)]
-    wanted = [cell for cell in there if admitted(cell, only or {})]
+    """The product of the axes, without what is excluded or filtered out.
+
+    Parameters
+    ----------
+    only
+        By axis, the choices that are wanted. Cells that computed ones are computed from stay,
+        whatever the filter says of them."""
+    there = [cell for cell in _iterate_product(study) if not _is_excluded(cell)]
+    wanted = [cell for cell in there if _is_admitted(cell, only or {})]
     # A difference needs both of its sides, whatever a filter leaves of them.
-    keys = {one.key for cell in wanted for one in (cell, *cell.parts())}
+    keys = {part.key for cell in wanted for part in (cell, *cell.parts())}
     return [cell for cell in there if cell.key in keys]
 
 
-def admitted(cell: Cell, only: Only) -> bool:
+def _iterate_product(study: Study) -> Iterator[Cell]:
+    for names in itertools.product(*study.axes.values()):
+        yield Cell(study, dict(zip(study.axes, names, strict=True)))
+
+
+def _is_excluded(cell: Cell) -> bool:
+    return any(is_meant(combination, cell.choices) for combination in cell.study.exclude)
+
+
+def _is_admitted(cell: Cell, only: Only) -> bool:
     return all(cell.choices[axis] in names for axis, names in only.items())
 
 
-def filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
+def parse_filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
     """`axis=a,b` words as a filter; several of one axis add up. `fedavg+ds` may be written for a
     title's spelling."""
     only: dict[str, list[str]] = {}
@@ -170,36 +198,31 @@ def filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
         axis, equals, names = word.partition("=")
         axis = axis.strip()
         if not equals or not names.strip():
-            raise ConfigError(
-                broken("a filter has the form axis=choice or axis=choice,choice", f"'{word}'")
-            )
+            rule = "a filter has the form axis=choice or axis=choice,choice"
+            raise ConfigError(broken(rule, f"'{word}'"))
         if axis not in study.axes:
-            hint = nearest(axis, study.axes)
-            raise ConfigError(
-                broken(f"a filter names an axis ({', '.join(study.axes)})", axis, hint)
-            )
-        only.setdefault(axis, []).extend(
-            choice_of(study, axis, name.strip()) for name in names.split(",")
-        )
+            rule = f"a filter names an axis ({', '.join(study.axes)})"
+            raise ConfigError(broken(rule, axis, nearest(axis, study.axes)))
+        chosen = [find_choice(study, axis, name.strip()) for name in names.split(",")]
+        only.setdefault(axis, []).extend(chosen)
     return only
 
 
-def choice_of(study: Study, axis: str, written: str) -> str:
+def find_choice(study: Study, axis: str, written: str) -> str:
     """The choice that a word means: its name, or its title in any case."""
     choices = study.axes[axis]
     if written in choices:
         return written
     # What people remember of a table is the title, not the name in the file.
-    titled = [
-        name for name, choice in choices.items() if choice.title.casefold() == written.casefold()
-    ]
+    folded = written.casefold()
+    titled = [name for name, choice in choices.items() if choice.title.casefold() == folded]
     if len(titled) == 1:
         return titled[0]
-    known = ", ".join(choices)
-    raise ConfigError(broken(f"{axis} is one of {known}", written, nearest(written, choices)))
+    rule = f"{axis} is one of {', '.join(choices)}"
+    raise ConfigError(broken(rule, written, nearest(written, choices)))
 
 
-def with_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Settings changed by `key=value` words."""
     result = dict(settings)
     for override in overrides:

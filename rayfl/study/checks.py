@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
@@ -26,9 +26,11 @@ from rayfl.run.assembly import (
     spec_of,
 )
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class Facts:
+class TrialFacts:
     """What a configuration came to when it was tried."""
 
     problem: str = ""
@@ -42,100 +44,107 @@ class Facts:
 
 
 @dataclass
-class Checks:
+class ConfigTrials:
     """Tries configurations, and remembers what was tried."""
 
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: dict[str, TrialFacts] = field(default_factory=dict)
     built: dict[str, RayflError | None] = field(default_factory=dict)
     """Networks and encoders that were built for a trial, with the error where one could not be."""
     _loaded: tuple[str, Dataset | RayflError] | None = None
     _drawn: tuple[str, Scenario | RayflError] | None = None
 
-    def of(self, config: Config) -> Facts:
+    def of(self, config: Config) -> TrialFacts:
         """Whether a configuration can run, and what it will run on."""
-        key = tried(config)
+        key = _describe_trial(config)
         if key not in self.facts:
-            self.facts[key] = self.trial(config)
+            self.facts[key] = self._try_config(config)
         return self.facts[key]
 
-    def trial(self, config: Config) -> Facts:
+    def _try_config(self, config: Config) -> TrialFacts:
         try:
-            dataset, scenario = self.federation(config)
-            self.parts(config, dataset.shape, len(scenario.classes))
-            try_method(config, dataset, scenario)
+            dataset, scenario = self._open_federation(config)
+            classes = len(scenario.classes)
+            self._build_parts(config, dataset.shape, classes)
+            _try_method(config, dataset, scenario)
         except RayflError as error:
-            return Facts(str(error))
+            return TrialFacts(str(error))
         sizes = scenario.sizes()
-        return Facts(
+        test = dataset.test if scenario.test is None else scenario.test
+        return TrialFacts(
             shape=dataset.shape,
-            classes=len(scenario.classes),
+            classes=classes,
             mean_samples=float(sizes[sizes > 0].mean()) if sizes.any() else 0.0,
             labelled=len(scenario.indices(Role.LABELLED)),
-            tested=len(dataset.test) if scenario.test is None else len(scenario.test),
+            tested=len(test),
         )
 
-    def federation(self, config: Config) -> tuple[Dataset, Scenario]:
+    def scenario_hash(self, config: Config) -> str:
+        """What tells the scenario of a run from others."""
+        _, scenario = self._open_federation(config)
+        return scenario.sha256
+
+    def close(self) -> None:
+        """Let go of what is held in memory."""
+        self._loaded = None
+        self._drawn = None
+
+    def _open_federation(self, config: Config) -> tuple[Dataset, Scenario]:
         """The dataset and the scenario of a run. The last of each is kept: studies change methods
         most often."""
-        dataset = self.dataset(config)
-        key = json.dumps(
-            [config.recorded(), str(config.scenario), config.seeds_for("data")], sort_keys=True
-        )
+        dataset = self._load_dataset(config)
+        drawn_from = [config.recorded(), str(config.scenario), config.seeds_for("data")]
+        key = json.dumps(drawn_from, sort_keys=True)
         if self._drawn is None or self._drawn[0] != key:
-            self._drawn = (key, kept(lambda: scenario_of(config, dataset)))
-        return dataset, given(self._drawn[1])
+            self._drawn = (key, _keep_error(lambda: _open_scenario(config, dataset)))
+        return dataset, _raise_kept_error(self._drawn[1])
 
-    def dataset(self, config: Config) -> Dataset:
+    def _load_dataset(self, config: Config) -> Dataset:
         root = config.data_root or data_root()
         key = json.dumps([config.resolved()["data"], str(root)], sort_keys=True)
         if self._loaded is None or self._loaded[0] != key:
             # The old one goes first: two large datasets may not fit into memory together.
             self._loaded = None
-            self._loaded = (key, kept(lambda: config.data.load(root)))
-        dataset: Dataset = given(self._loaded[1])
-        return dataset
+            self._loaded = (key, _keep_error(lambda: config.data.load(root)))
+        return _raise_kept_error(self._loaded[1])
 
-    def parts(self, config: Config, shape: tuple[int, int, int], classes: int) -> None:
+    def _build_parts(self, config: Config, shape: tuple[int, int, int], classes: int) -> None:
         """Build the network and the frozen encoders, whose weights may be missing."""
-        network = [config.resolved()[key] for key in ("model", "method")]
-        self.once(
-            json.dumps([network, shape, classes]), lambda: NetworkRecipe(config, shape, classes)()
-        )
+        resolved = config.resolved()
+        network = [resolved["model"], resolved["method"]]
+        recipe = NetworkRecipe(config, shape, classes)
+        self._build_once(json.dumps([network, shape, classes]), recipe)
         for spec in config.method.encoders().values():
-            self.once(json.dumps([repr(spec), shape]), partial(spec.build, shape))
+            self._build_once(json.dumps([repr(spec), shape]), partial(spec.build, shape))
 
-    def once(self, key: str, make: Callable[[], object]) -> None:
+    def _build_once(self, key: str, make: Callable[[], object]) -> None:
         if key not in self.built:
-            made = kept(make)
+            made = _keep_error(make)
             self.built[key] = made if isinstance(made, RayflError) else None
-        given(self.built[key])
-
-    def scenario_hash(self, config: Config) -> str:
-        return self.federation(config)[1].sha256
-
-    def close(self) -> None:
-        """Let go of what is held in memory."""
-        self._loaded = self._drawn = None
+        _raise_kept_error(self.built[key])
 
 
-def tried(config: Config) -> str:
+ASIDE = {
+    "seed",
+    "seeds",
+    "tracking",
+    "output",
+    "checkpoint",
+    "resources",
+    "evaluation",
+    "fleet",
+    "device",
+}
+"""Settings that do not decide whether a run can start."""
+
+
+def _describe_trial(config: Config) -> str:
     """What two configurations share of which one trial is enough: all but their seeds and where
     they run."""
-    aside = {
-        "seed",
-        "seeds",
-        "tracking",
-        "output",
-        "checkpoint",
-        "resources",
-        "evaluation",
-        "fleet",
-        "device",
-    }
-    return json.dumps(config.model_dump(mode="json", exclude=aside), sort_keys=True)
+    settings = config.model_dump(mode="json", exclude=ASIDE)
+    return json.dumps(settings, sort_keys=True)
 
 
-def kept(make: Callable[[], Any]) -> Any:
+def _keep_error(make: Callable[[], T]) -> T | RayflError:
     """What is made, or the error that it ends in, to be raised again for every cell that needs
     it."""
     try:
@@ -144,20 +153,22 @@ def kept(make: Callable[[], Any]) -> Any:
         return error
 
 
-def given(made: Any) -> Any:
+def _raise_kept_error(made: T | RayflError) -> T:
+    """What was made, where it was."""
     if isinstance(made, RayflError):
         raise made
     return made
 
 
-def scenario_of(config: Config, dataset: Dataset) -> Scenario:
+def _open_scenario(config: Config, dataset: Dataset) -> Scenario:
     """The scenario that the run itself would open."""
+    seeds = config.seeds_for("data")
     if config.scenario is not None:
-        return open_federation(config, config.seeds_for("data"))[1]
-    return build_scenario(config, dataset, config.seeds_for("data"))
+        return open_federation(config, seeds)[1]
+    return build_scenario(config, dataset, seeds)
 
 
-def try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
+def _try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
     """Name the sets that the method needs, and let it check its federation, as a run does before
     its first round."""
     method = config.method
@@ -171,6 +182,7 @@ def try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
 
     fleet = InlineFleet(spec_of(config, dataset, scenario, "cpu"), holdings)
     try:
+        # The round before the first one.
         fleet.round = -1
         method.check(fleet)
     finally:

@@ -3,6 +3,7 @@ datasets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,22 +24,23 @@ class Joined:
     parts: Annotated[tuple[Annotated[Loader, slot(DATASETS)], ...], Field(min_length=2)]
 
     def load(self, root: Path) -> Dataset:
+        """The datasets, each loaded from the same root."""
         parts = [part.load(root) for part in self.parts]
         shapes = {part.shape for part in parts}
         if len(shapes) > 1:
             raise DataError(broken("joined datasets have images of one shape", sorted(shapes)))
-        firsts = np.cumsum([0, *(len(part.classes) for part in parts)])
-        train, test = (
-            Images(
-                np.concatenate([getattr(part, half).x for part in parts]),
-                np.concatenate(
-                    [
-                        getattr(part, half).y + first
-                        for part, first in zip(parts, firsts, strict=False)
-                    ]
-                ),
-            )
-            for half in ("train", "test")
+        counts = [len(part.classes) for part in parts]
+        firsts = [sum(counts[:place]) for place in range(len(counts))]
+        return Dataset(
+            "+".join(part.name for part in parts),
+            _join_images([part.train for part in parts], firsts),
+            _join_images([part.test for part in parts], firsts),
+            tuple(f"{part.name}/{name}" for part in parts for name in part.classes),
         )
-        classes = tuple(f"{part.name}/{name}" for part in parts for name in part.classes)
-        return Dataset("+".join(part.name for part in parts), train, test, classes)
+
+
+def _join_images(parts: Sequence[Images], firsts: Sequence[int]) -> Images:
+    """Images one part after the other; each part's classes begin at its first number."""
+    x = np.concatenate([part.x for part in parts])
+    y = np.concatenate([part.y + first for part, first in zip(parts, firsts, strict=True)])
+    return Images(x, y)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +15,17 @@ from typing import Any
 from rayfl.config.schema import default_output, put
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.federation.datasets import data_root
-from rayfl.study.cells import Cell, cells, filters, load, with_overrides
-from rayfl.study.scaling import Scaled, scaled
+from rayfl.study.cells import Cell, apply_overrides, cells, load, parse_filters
+from rayfl.study.scaling import ScaledConfig, scale_config
 from rayfl.study.schema import Study
 
-SEED, DATA = "{seed}", "{data}"
+SEED = "{seed}"
+DATA = "{data}"
 """What stands in a study file for the run's seed and for the folder of the datasets."""
 
 
 @dataclass(frozen=True)
-class Order:
+class StudyOrder:
     """A study file with what the command line says of it."""
 
     path: Path
@@ -37,10 +38,12 @@ class Order:
 
     @cached_property
     def study(self) -> Study:
+        """The study of the file."""
         return load(self.path)
 
     @property
     def name(self) -> str:
+        """What its own files are called."""
         return self.path.stem
 
     @property
@@ -55,41 +58,42 @@ class Order:
 
     @cached_property
     def wanted_seeds(self) -> tuple[int, ...]:
+        """The seeds that are asked for, or else the study's."""
         return tuple(self.study.seeds) if self.seeds is None else self.seeds
 
     @cached_property
     def cells(self) -> list[Cell]:
-        return cells(self.study, filters(self.study, self.only))
+        """The cells that are asked for."""
+        return cells(self.study, parse_filters(self.study, self.only))
 
     def command(self, cell: Cell | None = None) -> str:
         """The command line of this order, or of one of its cells."""
-        words = ["rayfl", "study", shown(self.path)]
-        # A cell's command names every axis, so that it means the same when the study grows.
-        only = (
-            self.only if cell is None else [f"{axis}={name}" for axis, name in cell.choices.items()]
-        )
-        words += [word for filtered in only for word in ("--only", filtered)]
+        words = ["rayfl", "study", _shorten_path(self.path)]
+        for filtered in self.only if cell is None else _name_choices(cell):
+            words += ["--only", filtered]
         if self.seeds is not None:
-            words += [
-                "--seeds",
-                ",".join(map(str, self.seeds)) + ("," if len(self.seeds) == 1 else ""),
-            ]
+            words += ["--seeds", _write_seeds(self.seeds)]
         if self.scale != 1:
             words += ["--scale", f"{self.scale:g}"]
         if self.output is not None:
             words += ["-o", str(self.output)]
         return shlex.join([*words, *self.overrides])
 
-    def configuration(self, cell: Cell, seed: int) -> Scaled:
+    def configuration(self, cell: Cell, seed: int) -> ScaledConfig:
         """The configuration of one run."""
-        settings = with_overrides(filled(cell.settings(), seed), self.overrides)
-        settings = put(put(settings, ["seed"], seed), ["output"], str(self.folder))
-        return scaled(labelled(settings, self, cell, seed), self.study, self.scale, self.name)
+        settings = fill_placeholders(cell.settings(), seed)
+        settings = apply_overrides(settings, self.overrides)
+        settings = put(settings, ["seed"], seed)
+        settings = put(settings, ["output"], str(self.folder))
+        settings = _label_run(settings, self, cell, seed)
+        return scale_config(settings, self.study, self.scale, self.name)
 
-    def configurations(self) -> Iterator[tuple[Cell, int, Scaled | RayflError]]:
+    def configurations(self) -> Iterator[tuple[Cell, int, ScaledConfig | RayflError]]:
         """Every run that the order asks for, with its configuration or what is wrong with it."""
         for cell in self.cells:
-            for seed in self.wanted_seeds if cell.runs else ():
+            if not cell.runs:
+                continue
+            for seed in self.wanted_seeds:
                 try:
                     yield cell, seed, self.configuration(cell, seed)
                 except RayflError as error:
@@ -107,65 +111,93 @@ class Order:
         (self.notes / "order.json").write_text(json.dumps(said))
 
     @classmethod
-    def remembered(cls, path: Path, output: Path | None = None) -> Order:
+    def remembered(cls, path: Path, output: Path | None = None) -> StudyOrder:
         """What was last asked of a study in an output folder; everything, if nothing was."""
         plain = cls(path, output=output)
         try:
             said = json.loads((plain.notes / "order.json").read_text())
-            seeds = None if said["seeds"] is None else tuple(said["seeds"])
             return cls(
-                path, tuple(said["only"]), seeds, said["scale"], output, tuple(said["overrides"])
+                path,
+                only=tuple(said["only"]),
+                seeds=None if said["seeds"] is None else tuple(said["seeds"]),
+                scale=said["scale"],
+                output=output,
+                overrides=tuple(said["overrides"]),
             )
+        # A note that an earlier version or a crash has left says nothing.
         except (OSError, ValueError, KeyError, TypeError):
             return plain
 
 
-def shown(path: Path) -> str:
+def _name_choices(cell: Cell) -> list[str]:
+    """A cell as filters. All axes are named, so that it means the same when the study grows."""
+    return [f"{axis}={name}" for axis, name in cell.choices.items()]
+
+
+def _write_seeds(seeds: tuple[int, ...]) -> str:
+    """Seeds as they are typed: one alone has a comma, for without it it is a number of seeds."""
+    listed = ",".join(map(str, seeds))
+    return f"{listed}," if len(seeds) == 1 else listed
+
+
+def _shorten_path(path: Path) -> str:
     """A path as one would type it here."""
-    whole, here = path.expanduser().absolute(), Path.cwd()
+    whole = path.expanduser().absolute()
+    here = Path.cwd()
     return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
 
 
-def filled(value: Any, seed: int) -> Any:
+def fill_placeholders(value: Any, seed: int) -> Any:
     """Plain values with the run's seed and this machine's folders where the study file asks for
     them."""
     if isinstance(value, str):
         return seed if value == SEED else value.replace(DATA, str(data_root()))
     if isinstance(value, Mapping):
-        return {key: filled(item, seed) for key, item in value.items()}
+        return {key: fill_placeholders(item, seed) for key, item in value.items()}
     if isinstance(value, list):
-        return [filled(item, seed) for item in value]
+        return [fill_placeholders(item, seed) for item in value]
     return value
 
 
-def labelled(settings: Mapping[str, Any], order: Order, cell: Cell, seed: int) -> dict[str, Any]:
+def _label_run(
+    settings: Mapping[str, Any], order: StudyOrder, cell: Cell, seed: int
+) -> dict[str, Any]:
     """Settings with what MLflow shows of a run: the study as its experiment, the cell as tags and
     name."""
-    tracking = dict(settings.get("tracking") or {})
-    tags = {"study": order.name, **cell.choices, "seed": str(seed), **(tracking.get("tags") or {})}
+    written = dict(settings.get("tracking") or {})
+    tags = {"study": order.name, **cell.choices, "seed": str(seed)}
+    tags |= written.get("tags") or {}
     if order.scale != 1:
         tags["scale"] = f"{order.scale:g}"
-    # What the study file or an override says of tracking stands above these.
     named = {"experiment": order.study.title, "run_name": f"{cell.label}, seed {seed}"}
-    return {**settings, "tracking": {**named, **tracking, "tags": tags}}
+    # What the study file or an override says of tracking stands above these.
+    return {**settings, "tracking": {**named, **written, "tags": tags}}
 
 
-def seeds_from(text: str, study: Study) -> tuple[int, ...]:
-    """`3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`:
-    these."""
+def parse_seeds(text: str, study: Study) -> tuple[int, ...]:
+    """The seeds that a word means.
+
+    Parameters
+    ----------
+    text
+        `3`: the first three seeds of the study, and further ones if it has fewer; `4,7` or `4,`:
+        these."""
     try:
-        if "," in text:
-            listed = [int(word) for word in text.split(",") if word.strip()]
-        else:
-            count, listed = int(text), list(study.seeds)
-            further = (seed for seed in range(max(listed) + 1, max(listed) + 1 + max(count, 0)))
-            listed = [*listed, *further][: max(count, 0)]
+        listed = _list_seeds(text) if "," in text else _count_seeds(int(text), study.seeds)
     except ValueError:
         listed = []
     if not listed or min(listed) < 0:
-        raise ConfigError(
-            broken(
-                "--seeds is a number of seeds (1 or more) or a list such as 0,1 or 4,", f"'{text}'"
-            )
-        )
+        rule = "--seeds is a number of seeds (1 or more) or a list such as 0,1 or 4,"
+        raise ConfigError(broken(rule, f"'{text}'"))
     return tuple(dict.fromkeys(listed))
+
+
+def _list_seeds(text: str) -> list[int]:
+    return [int(word) for word in text.split(",") if word.strip()]
+
+
+def _count_seeds(count: int, seeds: Sequence[int]) -> list[int]:
+    """The first so many, counted on from the greatest."""
+    further = max(seeds) + 1
+    every = [*seeds, *range(further, further + max(count, 0))]
+    return every[: max(count, 0)]

@@ -12,18 +12,22 @@ from rayfl.errors import RayflError
 from rayfl.run.progress import duration
 from rayfl.run.store import Record, Shelf
 from rayfl.study.cells import Cell
-from rayfl.study.checks import Checks
-from rayfl.study.estimate import Estimate, Estimator
-from rayfl.study.order import Order
-from rayfl.study.scaling import Scaled
+from rayfl.study.checks import ConfigTrials
+from rayfl.study.durations import DurationEstimate, DurationEstimator
+from rayfl.study.order import StudyOrder
+from rayfl.study.scaling import ScaledConfig
+from rayfl.study.schema import ChoiceKey
 
 HOUR = 3600.0
-
-DONE = Estimate(0.0)
+DONE = DurationEstimate(0.0)
+MOST_SHOWN = 12
+"""Runs that a plan names."""
+MOST_NAMED = 3
+"""Cells that are named with a reason."""
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One run of one cell."""
 
     cell: Cell
@@ -32,53 +36,55 @@ class Run:
     note: str = ""
     done: Record | None = None
     """The finished run that the store holds, where it holds one."""
-    estimate: Estimate = DONE
+    estimate: DurationEstimate = DONE
 
     @property
     def title(self) -> str:
+        """What a reader calls it."""
         return f"{self.cell.label}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """All runs of an order, and the cells that have none."""
 
-    order: Order
-    runs: tuple[Run, ...]
-    problems: Mapping[tuple[str, ...], str]
+    order: StudyOrder
+    runs: tuple[PlannedRun, ...]
+    problems: Mapping[ChoiceKey, str]
     """Why a cell cannot run here, by the names of its choices; what is not built is not among
     them."""
 
     @property
-    def todo(self) -> list[Run]:
+    def todo(self) -> list[PlannedRun]:
+        """The runs that are not over."""
         return [run for run in self.runs if run.done is None]
 
     @property
     def seconds(self) -> float:
+        """How long they take, one after the other."""
         return sum(run.estimate.seconds for run in self.todo)
 
     def lines(self) -> Iterator[str]:
         """The plan for people."""
-        order, todo = self.order, self.todo
-        yield order.study.title + (f", scaled by {order.scale:g}" if order.scale != 1 else "")
-        kinds = {
-            "to run": [cell.runs for cell in order.cells],
-            "not built": [bool(c.missing) for c in order.cells],
-        }
-        kinds["computed from others"] = [cell.computed is not None for cell in order.cells]
-        counts = [f"{sum(marks)} {kind}" for kind, marks in kinds.items() if any(marks)]
+        order = self.order
+        scaled = f", scaled by {order.scale:g}" if order.scale != 1 else ""
+        yield f"{order.study.title}{scaled}"
         seeds = ", ".join(map(str, order.wanted_seeds))
-        yield f"{len(order.cells)} cells ({', '.join(counts)}), seeds {seeds}"
-        yield from self.left_out()
-        yield f"{len(self.runs) - len(todo)} runs are done, {len(todo)} are to do"
-        yield from (f"  {run.title}: {told(run.estimate)}" for run in todo[:SHOWN])
-        if len(todo) > SHOWN:
-            yield f"  ... and {len(todo) - SHOWN} more"
-        if todo:
-            least = any(run.estimate.at_least for run in todo)
-            yield f"in all {told(Estimate(self.seconds, least))}, one after the other, as measured on this machine"
+        yield f"{len(order.cells)} cells ({self._count_cells()}), seeds {seeds}"
+        yield from self._list_left_out()
+        yield from self._list_todo()
 
-    def left_out(self) -> Iterator[str]:
+    def _count_cells(self) -> str:
+        """How many cells there are of each kind that there is."""
+        cells = self.order.cells
+        counts = {
+            "to run": sum(cell.runs for cell in cells),
+            "not built": sum(bool(cell.missing) for cell in cells),
+            "computed from others": sum(cell.computed is not None for cell in cells),
+        }
+        return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+
+    def _list_left_out(self) -> Iterator[str]:
         """The cells that will have no numbers, by reason."""
         reasons: dict[str, list[str]] = {}
         for cell in self.order.cells:
@@ -87,60 +93,80 @@ class Plan:
                 reasons.setdefault(" ".join(why.split()), []).append(cell.label)
         for why, labels in reasons.items():
             yield f"left out ({len(labels)}): {why}"
-            more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
-            yield f"    {'; '.join(labels[:NAMED])}{more}"
+            named = "; ".join(labels[:MOST_NAMED])
+            further = len(labels) - MOST_NAMED
+            yield f"    {named} and {further} more" if further > 0 else f"    {named}"
+
+    def _list_todo(self) -> Iterator[str]:
+        """What is done, what is not, and how long that takes."""
+        todo = self.todo
+        yield f"{len(self.runs) - len(todo)} runs are done, {len(todo)} are to do"
+        for run in todo[:MOST_SHOWN]:
+            yield f"  {run.title}: {describe_duration(run.estimate)}"
+        if len(todo) > MOST_SHOWN:
+            yield f"  ... and {len(todo) - MOST_SHOWN} more"
+        if todo:
+            at_least = any(run.estimate.at_least for run in todo)
+            whole = describe_duration(DurationEstimate(self.seconds, at_least))
+            yield f"in all {whole}, one after the other, as measured on this machine"
 
 
-SHOWN, NAMED = 12, 3
-
-
-def told(estimate: Estimate) -> str:
+def describe_duration(estimate: DurationEstimate) -> str:
+    """`about 5m` or `at least 5m`."""
     return f"{'at least' if estimate.at_least else 'about'} {duration(estimate.seconds)}"
 
 
-def planned(order: Order, shelf: Shelf | None = None) -> Plan:
-    """Try every distinct configuration, look into the store, and estimate what is left."""
-    shelf, checks = shelf or Shelf(order.folder), Checks()
-    estimator = Estimator(shelf)
-    runs: dict[tuple[str, ...], list[Run]] = {}
-    problems: dict[tuple[str, ...], str] = {}
-    for cell, seed, made in by_dataset(order):
+# -- planning --------------------------------------------------------------------------------------
+
+
+def make_plan(order: StudyOrder, shelf: Shelf | None = None) -> StudyPlan:
+    """Try every distinct configuration, look into the store, and estimate what is left.
+
+    Parameters
+    ----------
+    shelf
+        The runs that are over; by default those of the order's folder."""
+    shelf = shelf or Shelf(order.folder)
+    trials = ConfigTrials()
+    estimator = DurationEstimator(shelf)
+    runs: dict[ChoiceKey, list[PlannedRun]] = {}
+    problems: dict[ChoiceKey, str] = {}
+    for cell, seed, made in _sort_by_dataset(order):
         if isinstance(made, RayflError):
             problems.setdefault(cell.key, str(made))
             continue
-        facts = checks.of(made.config)
+        facts = trials.of(made.config)
         if facts.problem:
             problems.setdefault(cell.key, facts.problem)
             continue
-        done = stored(shelf, checks, made.config)
-        estimate = estimator.of(made.config, facts) if done is None else DONE
-        runs.setdefault(cell.key, []).append(
-            Run(cell, seed, made.config, made.note, done, estimate)
-        )
-    checks.close()
+        done = _find_stored(shelf, trials, made.config)
+        estimate = DONE if done is not None else estimator.of(made.config, facts)
+        run = PlannedRun(cell, seed, made.config, made.note, done, estimate)
+        runs.setdefault(cell.key, []).append(run)
+    trials.close()
     ordered = tuple(run for cell in order.cells for run in runs.get(cell.key, []))
-    return Plan(order, ordered, problems)
+    return StudyPlan(order, ordered, problems)
 
 
-def by_dataset(order: Order) -> list[tuple[Cell, int, Scaled | RayflError]]:
+def _sort_by_dataset(order: StudyOrder) -> list[tuple[Cell, int, ScaledConfig | RayflError]]:
     """The configurations with those of one dataset and one federation side by side, so that each is
     read once."""
 
-    def place(item: tuple[Cell, int, Scaled | RayflError]) -> tuple[str, str]:
+    def find_place(item: tuple[Cell, int, ScaledConfig | RayflError]) -> tuple[str, str]:
         made = item[2]
         # What cannot be configured has no dataset; it is told wherever it stands.
         if isinstance(made, RayflError):
             return "", ""
-        return json.dumps(made.config.resolved()["data"]), json.dumps(
-            [made.config.recorded(), made.config.seed]
-        )
+        config = made.config
+        dataset = json.dumps(config.resolved()["data"])
+        return dataset, json.dumps([config.recorded(), config.seed])
 
-    return sorted(order.configurations(), key=place)
+    return sorted(order.configurations(), key=find_place)
 
 
-def stored(shelf: Shelf, checks: Checks, config: Config) -> Record | None:
+def _find_stored(shelf: Shelf, trials: ConfigTrials, config: Config) -> Record | None:
     """The finished run with this configuration and scenario. The scenario is drawn only if there is
     one to compare."""
     if shelf.find(config) is None:
         return None
-    return shelf.find(config, checks.scenario_hash(config))
+    return shelf.find(config, trials.scenario_hash(config))

@@ -1,8 +1,8 @@
 """What a study came to: for every cell its runs, its scores beside the printed ones, or why there
 are none.
 
-`rayfl.study.gather.gathered` makes a `StudyResult` out of what an output folder holds; the table on
-the command line and the report read nothing else."""
+`rayfl.study.gather.gather_results` makes a `StudyResult` out of what an output folder holds; the
+table on the command line and the report read nothing else."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ class Value:
 
     @property
     def n(self) -> int:
+        """How many values there are."""
         return len(self.values)
 
     @property
     def mean(self) -> float:
+        """Ours; nan where there is none."""
         return float(np.mean(self.values)) if self.values else math.nan
 
     @property
@@ -60,15 +62,21 @@ class Value:
         """`95.41 ± 0.12 (n=3)`, `95.41 (n=1)`, or a dash."""
         if not self.values:
             return "-"
+        mean = f"{self.mean:.{self.digits}f}"
         spread = "" if math.isnan(self.std) else f" ± {self.std:.{self.digits}f}"
-        return f"{self.mean:.{self.digits}f}{spread} (n={self.n})"
+        return f"{mean}{spread} (n={self.n})"
 
     def printed_text(self) -> str:
         """`95.57`, `71.58 ± 0.43`, or a dash."""
-        return f"{self.printed} ± {self.printed_std}" if self.printed_std else self.printed or "-"
+        if self.printed_std:
+            return f"{self.printed} ± {self.printed_std}"
+        return self.printed or "-"
 
     def difference_text(self) -> str:
-        return "-" if math.isnan(self.difference) else f"{self.difference:+.{self.digits}f}"
+        """`+0.12`, or a dash."""
+        if math.isnan(self.difference):
+            return "-"
+        return f"{self.difference:+.{self.digits}f}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,10 @@ class StudyResult:
 
     def at(self, **choices: str) -> CellResult | None:
         """The cell with these choices, all of them given, if the study has it."""
-        return next((cell for cell in self.cells if dict(cell.choices) == choices), None)
+        for cell in self.cells:
+            if dict(cell.choices) == choices:
+                return cell
+        return None
 
     def used(self, axis: str) -> list[str]:
         """The choices of an axis that some cell has, in the study's order; `score` is an axis
@@ -125,5 +136,6 @@ class StudyResult:
     def title(self, axis: str, name: str) -> str:
         """What a reader calls a choice."""
         if axis == "score":
-            return next(cell.scores[name].title for cell in self.cells if name in cell.scores)
+            having = [cell for cell in self.cells if name in cell.scores]
+            return having[0].scores[name].title
         return self.study.axes[axis][name].title

@@ -14,10 +14,15 @@ from pathlib import Path
 
 from rayfl.config.schema import Config, parsed
 from rayfl.errors import RayflError
-from rayfl.run.experiment import Interrupted, Stop, newest_unfinished, stoppable, tracking_uri
-from rayfl.run.experiment import run as run_experiment
+from rayfl.run.experiment import (
+    Interrupted,
+    newest_unfinished,
+    run as run_experiment,
+    stoppable,
+    tracking_uri,
+)
 from rayfl.run.progress import Progress, Silent
-from rayfl.study.plan import Plan, Run
+from rayfl.study.plan import PlannedRun, StudyPlan
 from rayfl.tracking.tracker import Tracker
 
 log = logging.getLogger("rayfl")
@@ -33,7 +38,7 @@ ProgressOf = Callable[[Config], Progress]
 class Ran:
     """How the runs went."""
 
-    finished: list[Run] = field(default_factory=list)
+    finished: list[PlannedRun] = field(default_factory=list)
     failed: dict[tuple[str, ...], str] = field(default_factory=dict)
     """The first failure of a cell, by the names of its choices."""
 
@@ -43,7 +48,7 @@ def silent(_: Config) -> Progress:
 
 
 def run_plan(
-    plan: Plan, say: Say, progress: ProgressOf = silent, address: str | None = None
+    plan: StudyPlan, say: Say, progress: ProgressOf = silent, address: str | None = None
 ) -> Ran:
     """Run all that is to do. Interrupted, the run that is on writes its checkpoint; `Interrupted`
     is raised."""
@@ -52,7 +57,7 @@ def run_plan(
     if not todo:
         return ran
     # Between two runs a signal finds these handlers; within one, the run's own.
-    with stoppable(plan.order.folder, Stop()), shared_ray([run.config for run in todo], address):
+    with stoppable(), shared_ray([run.config for run in todo], address):
         parent = Parent(plan)
         status = "FAILED"
         try:
@@ -69,7 +74,7 @@ def run_plan(
 
 
 def one(
-    run: Run, parent: Parent, ran: Ran, say: Say, progress: ProgressOf, address: str | None
+    run: PlannedRun, parent: Parent, ran: Ran, say: Say, progress: ProgressOf, address: str | None
 ) -> None:
     """One run, whose failure is its own."""
     config = parent.adopted(run.config)
@@ -110,7 +115,7 @@ class Parent:
     """The study's own run in MLflow, under which its runs are listed. The same study continues the
     same one."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: StudyPlan) -> None:
         config, order = plan.todo[0].config, plan.order
         self.tracker: Tracker | None = None
         if not config.tracking.enabled:

@@ -2,12 +2,12 @@
 
 A scale of s makes a run of roughly s x s of the work: s of the rounds, each with s of the images.
 
-- Rounds are multiplied by s, and with them whatever a method counts in rounds or passes over the whole run: FedRN's
-  warm-up, FedCR's pre-training. They keep their share of the run, as do the last rounds that a
-  score is the mean of.
-- Clients are multiplied by s, and so are the training images, so that a client keeps its size, and the partition's and
-  the noise's settings keep their meaning. Amounts of the split (public, validation, labelled,
-  client_samples) shrink as the training images do; shares stay.
+- Rounds are multiplied by s, and with them whatever a method counts in rounds or passes over the
+  whole run: FedRN's warm-up, FedCR's pre-training. They keep their share of the run, as do the last
+  rounds that a score is the mean of.
+- Clients are multiplied by s, and so are the training images, so that a client keeps its size, and
+  the partition's and the noise's settings keep their meaning. Amounts of the split (public,
+  validation, labelled, client_samples) shrink as the training images do; shares stay.
 - The participants of a round keep their share of the clients.
 - Test images are multiplied by s.
 - Networks, batches, local epochs, learning rates and everything else stay.
@@ -68,87 +68,122 @@ NAMES = {
     "split.test_samples.total": "test images",
 }
 
+SERVER_SETS = ("public", "validation", "labelled", "client_samples")
+"""Amounts of the split that shrink as the training images do."""
+
 Sizes = Callable[[Config], tuple[int, int]]
+"""Training and test images of a configuration's dataset."""
+Changes = dict[str, tuple[int, int]]
+"""By dotted path: a setting at full size, and scaled."""
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledConfig:
     """A configuration at a scale, and what that changed: `rounds 100 -> 10, clients 100 -> 10`."""
 
     config: Config
     note: str = ""
 
 
-def scaled(
-    settings: Mapping[str, Any], study: Study, scale: float, where: str, sizes: Sizes | None = None
-) -> Scaled:
-    """The configuration of plain settings at a scale."""
+def scale_config(
+    settings: Mapping[str, Any],
+    study: Study,
+    scale: float,
+    where: str,
+    sizes: Sizes | None = None,
+) -> ScaledConfig:
+    """The configuration of plain settings at a scale.
+
+    Parameters
+    ----------
+    study
+        May set least values of its own.
+    scale
+        1 is the paper's size.
+    where
+        What a message calls the settings.
+    sizes
+        How many images a dataset has; by default it is looked up, or the dataset is read."""
     if not 0 < scale <= 1:
-        raise ConfigError(
-            broken("--scale lies in (0, 1]", scale, "It shrinks a study; 1 is the paper's size.")
-        )
+        remedy = "It shrinks a study; 1 is the paper's size."
+        raise ConfigError(broken("--scale lies in (0, 1]", scale, remedy))
     full = validated(settings, where)
     if scale == 1:
-        return Scaled(full)
-    changes = shrunk(full, {**LEAST, **study.scaling.least}, scale, (sizes or sizes_of)(full))
+        return ScaledConfig(full)
+    least = {**LEAST, **study.scaling.least}
+    changes = _shrink_settings(full, least, scale, (sizes or find_sizes)(full))
+    small = _apply_changes(settings, changes)
+    config = validated(small, f"{where}, scaled by {scale:g}")
+    return ScaledConfig(config, _describe_changes(changes))
+
+
+def _apply_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    """Settings with the new values in place of the old ones."""
     # A tenth of ten clients is one: the share is replaced by a number, which has a least value.
     small = put(settings, ["training", "fraction"], None)
     for path, (_, new) in changes.items():
         *section, unit = path.split(".")
-        # An amount has one unit: a share that was written gives way to the total.
-        small = (
-            put(small, section, {unit: new})
-            if section[:1] == ["split"]
-            else put(small, [*section, unit], new)
-        )
+        if section[:1] == ["split"]:
+            # An amount has one unit: a share that was written gives way to the total.
+            small = put(small, section, {unit: new})
+        else:
+            small = put(small, [*section, unit], new)
+    return small
+
+
+def _describe_changes(changes: Changes) -> str:
+    """What is smaller, in words."""
     told = [
         f"{NAMES.get(path, path)} {old} -> {new}"
         for path, (old, new) in changes.items()
         if old != new
     ]
-    return Scaled(validated(small, f"{where}, scaled by {scale:g}"), ", ".join(told))
+    return ", ".join(told)
 
 
-Changes = dict[str, tuple[int, int]]
-
-
-def shrunk(
+def _shrink_settings(
     full: Config, least: Mapping[str, float], scale: float, sizes: tuple[int, int]
 ) -> Changes:
-    """By dotted path, every setting that a scale may change: its value at full size and its new
-    one."""
+    """Every setting that a scale may change."""
     written = full.resolved()
     changes: Changes = {}
     for path in COUNTED:
-        old = found(written, path)
+        old = _find_value(written, path)
         if isinstance(old, int):
-            changes[path] = (old, smaller(old, scale, least[path]))
-    clients, path = changes["clients"][1], "training.clients_per_round"
+            changes[path] = (old, shrink_count(old, scale, least[path]))
+    _, clients = changes["clients"]
+    path = "training.clients_per_round"
     cohort = full.training.cohort(full.clients)
-    changes[path] = (cohort, min(smaller(cohort, clients / full.clients, least[path]), clients))
-    return changes | images(written, least, scale, sizes)
+    # A round keeps its share of the clients, and cannot have more of them than there are.
+    share = shrink_count(cohort, clients / full.clients, least[path])
+    changes[path] = (cohort, min(share, clients))
+    return changes | _shrink_images(written, least, scale, sizes)
 
 
-def images(
-    written: Mapping[str, Any], least: Mapping[str, float], scale: float, sizes: tuple[int, int]
+def _shrink_images(
+    written: Mapping[str, Any],
+    least: Mapping[str, float],
+    scale: float,
+    sizes: tuple[int, int],
 ) -> Changes:
     """Training and test images, and the amounts that the server takes of the former."""
     changes: Changes = {}
     for part, size in zip(("train_samples", "test_samples"), sizes, strict=True):
         path = f"split.{part}.total"
-        before = amount(written["split"][part], size)
-        changes[path] = (before, smaller(before, scale, least[path]))
+        before = count_images(written["split"][part], size)
+        changes[path] = (before, shrink_count(before, scale, least[path]))
     before, after = changes["split.train_samples.total"]
-    for part in ("public", "validation", "labelled", "client_samples"):
+    for part in SERVER_SETS:
         for unit in ("total", "per_class"):
             path = f"split.{part}.{unit}"
-            old = found(written, path)
+            old = _find_value(written, path)
             if isinstance(old, int):
-                changes[path] = (old, smaller(old, after / before, least.get(path, 1)))
+                new = shrink_count(old, after / before, least.get(path, 1))
+                changes[path] = (old, new)
     return changes
 
 
-def amount(written: Mapping[str, Any] | None, size: int) -> int:
+def count_images(written: Mapping[str, Any] | None, size: int) -> int:
     """How many images a cap leaves of a dataset of this size."""
     if written is None:
         return size
@@ -156,44 +191,49 @@ def amount(written: Mapping[str, Any] | None, size: int) -> int:
         return round(float(written["fraction"]) * size)
     chosen = written.get("total") or written.get("first")
     if chosen is None:
-        raise ConfigError(
-            broken(
-                "a study that is to be scaled caps images by total, fraction or first", "per_class"
-            )
-        )
+        rule = "a study that is to be scaled caps images by total, fraction or first"
+        raise ConfigError(broken(rule, "per_class"))
     return int(chosen)
 
 
-def smaller(value: int, factor: float, least: float) -> int:
+def shrink_count(value: int, factor: float, least: float) -> int:
     """A count multiplied and rounded: not below its least, and never more than it was."""
-    return min(value, max(round(value * factor), round(least), 1)) if value else 0
+    if not value:
+        return 0
+    new = max(round(value * factor), round(least), 1)
+    return min(value, new)
 
 
-def found(tree: Any, path: str) -> Any:
+def _find_value(tree: Any, path: str) -> Any:
     """The value at a dotted path of plain settings, or None."""
     for key in path.split("."):
         tree = tree.get(key) if isinstance(tree, Mapping) else None
     return tree
 
 
-def sizes_of(config: Config) -> tuple[int, int]:
+# -- sizes of datasets -----------------------------------------------------------------------------
+
+
+def find_sizes(config: Config) -> tuple[int, int]:
     """Training and test images of a configuration's dataset, which is read if nobody knows them."""
-    return known_sizes(config.resolved()["data"]) or counted(
-        json.dumps(config.resolved()["data"]), config.data_root or data_root()
-    )
+    data = config.resolved()["data"]
+    known = find_known_sizes(data)
+    if known is not None:
+        return known
+    return _count_loaded(json.dumps(data), config.data_root or data_root())
 
 
-def known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:
+def find_known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:
     """The sizes of a known dataset, or of several that are joined."""
-    parts = [known_sizes(part) for part in data.get("parts", ())]
-    if parts and None not in parts:
-        train, test = (sum(sizes) for sizes in zip(*parts, strict=True))
-        return train, test
+    parts = [find_known_sizes(part) for part in data.get("parts", ())]
+    known = [sizes for sizes in parts if sizes is not None]
+    if parts and len(known) == len(parts):
+        return sum(train for train, _ in known), sum(test for _, test in known)
     return SIZES.get(str(data["name"]))
 
 
 @lru_cache(maxsize=16)
-def counted(data: str, root: Path) -> tuple[int, int]:
+def _count_loaded(data: str, root: Path) -> tuple[int, int]:
     """The sizes of a dataset that must be read for them."""
     dataset = DATASETS.build(json.loads(data)).load(root)
     return len(dataset.train), len(dataset.test)

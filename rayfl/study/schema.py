@@ -12,9 +12,13 @@
         rhfl: {title: RHFL, missing: "RHFL is not built"}
       dataset:
         mnist: {title: MNIST, set: {data: mnist, model: mnist_cnn}}
-    seeds: [0, 1, 2] scores: {accuracy: {title: "accuracy (%)", metric: test/accuracy, over: last,
-    percent: true}} table: {rows: [method], columns: [dataset]} printed: {file: printed/fedds.csv,
-    where: {table: Table 4, dataset: "{dataset}", method: "{method}"}}
+    seeds: [0, 1, 2]
+    scores:
+      accuracy: {title: "accuracy (%)", metric: test/accuracy, over: last, percent: true}
+    table: {rows: [method], columns: [dataset]}
+    printed:
+      file: printed/fedds.csv
+      where: {table: Table 4, dataset: "{dataset}", method: "{method}"}
 
 A cell is one choice on every axis; it runs once a seed. Its settings are those of `base`, changed
 by `set`, then by each axis' choice in the order of the axes, then by the `rules` that hold for it,
@@ -49,6 +53,11 @@ FIGURES = (
     "retrieved",
     "costs",
 )
+
+ChoiceKey = tuple[str, ...]
+"""Names of choices, one an axis."""
+Combination = Mapping[str, str | list[str]]
+"""By axis, the choice or the choices that are meant."""
 
 
 class Score(Section):
@@ -117,7 +126,7 @@ class Printed(Section):
     """Numbers for the letters of a printed formula, such as `(k + 1)M`."""
 
 
-class Layout(Section):
+class TableLayout(Section):
     """Which axes go down a table and which across; `score` is an axis too where there are
     several."""
 
@@ -150,7 +159,7 @@ class Study(Section):
         default_factory=lambda: {"accuracy": Score(title="accuracy (%)", percent=True)},
         validate_default=True,
     )
-    table: Layout = Field(default_factory=Layout)
+    table: TableLayout = Field(default_factory=TableLayout)
     printed: Printed | None = None
     figures: list[Literal[FIGURES]] = Field(default_factory=list)  # type: ignore[valid-type]
     """Figures that the report draws besides the table, by name."""
@@ -160,36 +169,41 @@ class Study(Section):
 
     @model_validator(mode="after")
     def names_are_known(self) -> Self:
+        """Refuse axes and choices that the study does not have."""
+        self._check_table()
+        self._check_parts()
+        for combination in self.exclude:
+            self._check_combination("exclude", combination)
+        for rule in self.rules:
+            self._check_combination("rules", rule.when)
+        return self
+
+    def _check_table(self) -> None:
         known = [*self.axes, "score"]
         for axis in (*self.table.rows, *self.table.columns):
             if axis not in known:
-                raise ValueError(
-                    broken(f"table names axes ({', '.join(known)})", axis, nearest(axis, known))
-                )
+                rule = f"table names axes ({', '.join(known)})"
+                raise ValueError(broken(rule, axis, nearest(axis, known)))
+
+    def _check_parts(self) -> None:
+        """What a computed choice stands on is run."""
         for axis, choices in self.axes.items():
             for name, choice in choices.items():
                 for other in choice.parts:
-                    if other not in choices or choices[other].parts:
-                        rule = f"axes.{axis}.{name} is computed from choices of {axis} that are run"
-                        raise ValueError(broken(rule, other, nearest(other, choices)))
-        for key, combinations in (
-            ("exclude", self.exclude),
-            ("rules", [rule.when for rule in self.rules]),
-        ):
-            for axis, names in (
-                item for combination in combinations for item in combination.items()
-            ):
-                for name in [names] if isinstance(names, str) else names:
-                    if name not in self.axes.get(axis, ()):
-                        hint = (
-                            nearest(axis, self.axes)
-                            if axis not in self.axes
-                            else nearest(name, self.axes[axis])
-                        )
-                        raise ValueError(
-                            broken(f"{key} name axes and their choices", f"{axis}: {name}", hint)
-                        )
-        return self
+                    if other in choices and not choices[other].parts:
+                        continue
+                    rule = f"axes.{axis}.{name} is computed from choices of {axis} that are run"
+                    raise ValueError(broken(rule, other, nearest(other, choices)))
+
+    def _check_combination(self, key: str, combination: Combination) -> None:
+        rule = f"{key} name axes and their choices"
+        for axis, names in combination.items():
+            choices = self.axes.get(axis, {})
+            for name in _list_names(names):
+                if name in choices:
+                    continue
+                unknown = nearest(name, choices) if choices else nearest(axis, self.axes)
+                raise ValueError(broken(rule, f"{axis}: {name}", unknown))
 
     @cached_property
     def common(self) -> dict[str, Any]:
@@ -197,7 +211,7 @@ class Study(Section):
         merged: dict[str, Any] = {}
         for base in self.base:
             merged = merge(merged, read_file(Path(base)))
-        return changed(merged, self.set)
+        return apply_changes(merged, self.set)
 
     def shown_axes(self) -> Sequence[str]:
         """Axes of the table, rows first; those that the layout does not name come last, across."""
@@ -205,18 +219,21 @@ class Study(Section):
         return [*named, *(axis for axis in self.axes if axis not in named)]
 
 
-def changed(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def apply_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` merged onto `settings`; their dotted keys are put where they point."""
-    result = merge(settings, {key: value for key, value in changes.items() if "." not in key})
+    plain = {key: value for key, value in changes.items() if "." not in key}
+    result = merge(settings, plain)
     for key, value in changes.items():
         if "." in key:
             result = put(result, key.split("."), value)
     return result
 
 
-def meant(combination: Mapping[str, str | list[str]], choices: Mapping[str, str]) -> bool:
+def is_meant(combination: Combination, choices: Mapping[str, str]) -> bool:
     """Whether a cell with these choices is one that a rule or an exclusion speaks of."""
-    return all(
-        choices[axis] in ([names] if isinstance(names, str) else names)
-        for axis, names in combination.items()
-    )
+    return all(choices[axis] in _list_names(names) for axis, names in combination.items())
+
+
+def _list_names(names: str | list[str]) -> list[str]:
+    """One choice or several, as several."""
+    return [names] if isinstance(names, str) else names

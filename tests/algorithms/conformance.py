@@ -1,9 +1,11 @@
-"""The parts of the conformance table: what a row says, and how a toy federation is run in several
-places."""
+"""What a row of the conformance table says, and how its toy federation is run.
+
+The promises themselves are `rayfl.testing`'s: methods outside the package keep them too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,39 +13,16 @@ from typing import Any
 import numpy as np
 
 from rayfl.config.schema import Config, merge, validated
-from rayfl.federation.scenario import open_federation
-from rayfl.fleet.base import BaseFleet, Errand, WhenDone
-from rayfl.fleet.executor import Done, Task
-from rayfl.fleet.inline import InlineFleet
-from rayfl.protocol import ClientId, Phase
-from rayfl.run.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
-from rayfl.run.engine import Engine, Outcome, Record
+from rayfl.fleet.base import BaseFleet
+from rayfl.run.engine import Outcome
+from rayfl.testing import TOY, Bench, Candidate, Finding
+from rayfl.testing.actors import ActorReserve
+from rayfl.testing.findings import facts_of as facts
+from rayfl.testing.places import INLINE_PLACES, run_in, shorten as shortened
+from rayfl.testing.promises import iterate_findings
 
-TOY: Mapping[str, Any] = {
-    "data": {
-        "name": "blobs",
-        "samples": 360,
-        "test_samples": 120,
-        "classes": 4,
-        "side": 8,
-        "spread": 0.2,
-    },
-    "clients": 6,
-    "partition": "iid",
-    "noise": {"name": "symmetric", "rate": {"name": "ramp", "min": 0.0, "max": 0.6}},
-    "model": {"name": "mlp", "hidden": [16]},
-    "training": {
-        "rounds": 6,
-        "clients_per_round": 4,
-        "epochs": 2,
-        "batch_size": 16,
-        "lr": 0.2,
-        "momentum": 0.5,
-    },
-    "fleet": "inline",
-    "checkpoint": {"min_seconds": 0},
-    "tracking": {"enabled": False},
-}
+ACTORS = ActorReserve()
+"""Of the whole session: they end with its Ray."""
 
 
 @dataclass(frozen=True)
@@ -72,104 +51,62 @@ class Row:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def candidate(self) -> Candidate:
+        learns_on = self.config if self.brief else None
+        return Candidate(self.method, merge(self.config, self.brief), self.floor, learns_on)
+
 
 def toy_config(
     row: Row, output: Path, method: Mapping[str, Any] | None = None, **more: Any
 ) -> Config:
     """The toy configuration of a row."""
-    settings = merge(
-        merge(TOY, row.config),
-        {"method": dict(method or row.method), "output": str(output), **more},
-    )
-    return validated(merge(settings, {"data_root": str(output)}))
-
-
-class Reversed(InlineFleet):
-    """Executes the clients of every map in the opposite order."""
-
-    def execute(
-        self,
-        number: int,
-        phase: Phase,
-        tasks: Mapping[ClientId, Task],
-        shared: Mapping[str, Any],
-        chain: bool = False,
-    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        # The order of a chain is its meaning.
-        backwards = dict(tasks) if chain else {k: tasks[k] for k in sorted(tasks, reverse=True)}
-        done, stored = super().execute(number, phase, backwards, shared, chain)
-        return {client: done[client] for client in sorted(done)}, stored
-
-
-class Late(InlineFleet):
-    """Carries out an errand when somebody waits for it, and not before."""
-
-    def start_errand(
-        self,
-        phase: Phase,
-        each: Mapping[ClientId, Mapping[str, Any]],
-        when_done: WhenDone,
-        **shared: Any,
-    ) -> Errand:
-        return Postponed(lambda: super(Late, self).start_errand(phase, each, when_done, **shared))
-
-
-class Postponed(Errand):
-    """An errand that has not begun."""
-
-    def __init__(self, begin: Callable[[], Errand]) -> None:
-        self.begin: Callable[[], object] = begin
-
-    def wait(self) -> None:
-        begin, self.begin = self.begin, lambda: None
-        begin()
-
-
-HERE: Mapping[str, type[InlineFleet]] = {"inline": InlineFleet, "reversed": Reversed, "late": Late}
+    own = {"method": dict(method or row.method), "output": str(output), "data_root": str(output)}
+    return validated(merge(merge(TOY, row.config), {**own, **more}))
 
 
 def run_toy(
     config: Config, place: str = "inline", directory: str = "checkpoints"
 ) -> tuple[Outcome, BaseFleet]:
-    """Run in one place: `inline`, `reversed`, `late`, `ray1`, `ray3` or `killing`. Checkpoints lie
-    below the output folder."""
-    dataset, scenario = open_federation(config, config.seeds_for("data"))
-    holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
-    refuse_missing_sets(config.method, holdings)
-    spec = spec_of(config, dataset, scenario, "cpu")
-    fleet: BaseFleet
-    if place in HERE:
-        fleet = HERE[place](spec, holdings)
-    else:
-        from tests.algorithms.ray_places import open_fleet
-
-        fleet = open_fleet(place, spec, holdings)
+    """Run in one place: `inline`, `reversed`, `late` or `ray1`. Runs of one output folder and
+    `directory` are one run, taken up again."""
     uri = str(config.output / directory)
-    engine = Engine(
-        config, scenario, uri, {"run": "toy"}, dataset.shape, config.output / "features"
-    )
-    records: list[Record] = []
-    try:
-        return engine.run(fleet, records.append), fleet
-    finally:
-        fleet.close()
+    checkpoint = config.checkpoint.model_copy(update={"uri": uri})
+    make_fleet = ACTORS.fleet_maker(1) if place == "ray1" else INLINE_PLACES[place]
+    apart = config.model_copy(update={"checkpoint": checkpoint})
+    return run_in(apart, make_fleet, config.output / "features")
 
 
-def facts(outcome: Outcome) -> tuple[str, list[Any]]:
-    """What must be equal wherever a run happened: the model's hash and every deterministic
-    metric."""
-    return outcome.sha256, [(record["round"], record["metrics"]) for record in outcome.history]
+class Benches:
+    """The benches of the table's rows. Runs that several tests need are made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._benches: dict[str, Bench] = {}
+
+    def find_unkept(self, row: Row, names: Sequence[str]) -> dict[str, str]:
+        """Promises of a row that do not hold, with what was found instead."""
+        if row.name not in self._benches:
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            self._benches[row.name] = Bench(row.candidate, folder, ACTORS)
+        findings = iterate_findings(self._benches[row.name], names)
+        return {
+            finding.promise.name: f"{finding.status}: {finding.detail}"
+            for finding in findings
+            if not _is_as_expected(row, finding)
+        }
 
 
-def shortened(config: Config, rounds: int) -> Config:
-    """The same run with fewer rounds."""
-    training = config.training.model_copy(update={"rounds": rounds})
-    return config.model_copy(update={"training": training})
+def _is_as_expected(row: Row, finding: Finding) -> bool:
+    reason = row.untried.get(finding.promise.name)
+    if reason is None:
+        return finding.status == "holds"
+    return finding.status == "untried" and reason in finding.detail
 
 
-def norms(outcome: Outcome) -> list[float]:
+def model_norms(outcome: Outcome) -> list[float]:
     """One number a model, for golden files."""
     return [float(np.linalg.norm(vector.astype(np.float64))) for vector in outcome.models.values()]
 
 
-__all__ = ["TOY", "Row", "facts", "norms", "run_toy", "shortened", "toy_config"]
+__all__ = ["TOY", "Benches", "Row", "facts", "model_norms", "run_toy", "shortened", "toy_config"]

@@ -17,34 +17,35 @@ import pytest
 
 from rayfl.algorithms import METHODS
 from rayfl.errors import ConfigError
-from rayfl.fleet import executor
-from rayfl.protocol import REPORT_LIMIT
-from rayfl.run.engine import Outcome
-from tests.algorithms.conformance import Row, facts, norms, run_toy, shortened, toy_config
+from rayfl.testing import ON_RAY, PROMISES, QUICK
+from tests.algorithms.conformance import (
+    Benches,
+    Row,
+    model_norms,
+    run_toy,
+    shortened,
+    toy_config,
+)
+from tests.fingerprint import describe_arithmetic
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
 
 
-def rows() -> Iterator[Row]:
+def iterate_rows() -> Iterator[Row]:
     for path in sorted(HERE.glob("test_*.py")):
         if path.name != Path(__file__).name:
             yield from getattr(importlib.import_module(f"tests.algorithms.{path.stem}"), "ROWS", [])
 
 
-TABLE = list(rows())
-BASELINES: dict[str, Outcome] = {}
-
-
-@pytest.fixture
-def baseline(row: Row, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The row's run in this process: made once, compared with many."""
-    if row.name not in BASELINES:
-        BASELINES[row.name], _ = run_toy(toy_config(row, tmp_path_factory.mktemp(row.name)))
-    return BASELINES[row.name]
-
+TABLE = list(iterate_rows())
 
 every_row = pytest.mark.parametrize("row", TABLE, ids=str)
+
+
+@pytest.fixture(scope="session")
+def benches(tmp_path_factory: pytest.TempPathFactory) -> Benches:
+    return Benches(tmp_path_factory.mktemp("benches"))
 
 
 def test_every_method_has_a_row() -> None:
@@ -52,52 +53,19 @@ def test_every_method_has_a_row() -> None:
     assert set(METHODS.names()) <= covered
 
 
-@every_row
-def test_learns_under_label_noise(row: Row, baseline: Outcome) -> None:
-    assert baseline.history[-1]["metrics"]["test/accuracy"] >= row.floor
+def test_every_row_is_held_to_every_promise() -> None:
+    assert {*QUICK, *ON_RAY} == {promise.name for promise in PROMISES}
 
 
 @every_row
-@pytest.mark.parametrize("place", ["ray1", "killing"])
-def test_place_changes_nothing(
-    row: Row, place: str, baseline: Outcome, tmp_path: Path, cluster: None
-) -> None:
-    """One actor, and three actors of which one is killed, give the bits of the in-process fleet."""
-    there, fleet = run_toy(toy_config(row, tmp_path), place)
-    assert facts(there) == facts(baseline)
-    assert place == "ray1" or fleet.killed  # type: ignore[attr-defined]
+def test_promises_in_this_process(row: Row, benches: Benches) -> None:
+    assert benches.find_unkept(row, QUICK) == {}
 
 
 @every_row
-def test_resumed_equals_uninterrupted(row: Row, baseline: Outcome, tmp_path: Path) -> None:
-    config = toy_config(row, tmp_path)
-    run_toy(shortened(config, config.training.rounds - 2))
-    resumed, _ = run_toy(config)
-    # The last round of a run is always evaluated, so every round must be, for the histories to be
-    # the same.
-    assert facts(resumed) == facts(baseline)
-
-
-@every_row
-def test_order_of_submission_changes_nothing(row: Row, baseline: Outcome, tmp_path: Path) -> None:
-    backward, _ = run_toy(toy_config(row, tmp_path), "reversed")
-    assert facts(backward) == facts(baseline)
-
-
-@every_row
-def test_reports_stay_small(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    largest = 0
-    weigh = executor.nbytes
-
-    def weighed(value: Any, *, scalars: bool = True, private: bool = False) -> int:
-        nonlocal largest
-        size = weigh(value, scalars=scalars, private=private)
-        largest = max(largest, size if private else 0)
-        return size
-
-    monkeypatch.setattr(executor, "nbytes", weighed)
-    run_toy(shortened(toy_config(row, tmp_path), 2))
-    assert 0 < largest < REPORT_LIMIT / 16
+def test_promises_on_ray(row: Row, benches: Benches, cluster: None) -> None:
+    """One actor, three actors, and three of which one is killed, give the bits of this process."""
+    assert benches.find_unkept(row, ON_RAY) == {}
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.neutral is not None], ids=str)
@@ -112,19 +80,22 @@ def test_golden_numbers(row: Row, tmp_path: Path) -> None:
     """A few rounds give the numbers on record. RAYFL_GOLDEN=write records them anew."""
     outcome, _ = run_toy(shortened(toy_config(row, tmp_path), 3))
     found = {
-        "norms": norms(outcome),
+        "norms": model_norms(outcome),
         "accuracy": [record["metrics"]["test/accuracy"] for record in outcome.history],
         "loss": [record["metrics"]["test/loss"] for record in outcome.history],
     }
+    arithmetic = describe_arithmetic()
     path = GOLDEN / f"{row.name}.json"
     if os.environ.get("RAYFL_GOLDEN") == "write":
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(json.dumps({"arithmetic": arithmetic, **found}, indent=1) + "\n")
     on_record = json.loads(path.read_text())
+    if on_record.pop("arithmetic", None) == arithmetic:
+        assert found == on_record
+        return
     for name, values in found.items():
         # Another CPU's kernels may differ in the last bits, and so may what follows from them.
-        np.testing.assert_allclose(
-            values, on_record[name], rtol=2e-3, atol=0.02 if name == "accuracy" else 1e-6
-        )
+        tolerance = 0.02 if name == "accuracy" else 1e-6
+        np.testing.assert_allclose(values, on_record[name], rtol=2e-3, atol=tolerance)
 
 
 REFUSALS = [(row, bad, match) for row in TABLE for bad, match in row.refused]
@@ -138,24 +109,3 @@ def test_bad_hyper_parameters_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=match):
         toy_config(row, tmp_path, {**row.method, **bad})
-
-
-@every_row
-def test_odd_federations(row: Row, tmp_path: Path) -> None:
-    """A client with one sample, one with one class, one with every label wrong: the run ends with a
-    finite model."""
-    config = toy_config(row, tmp_path)
-    odd = odd_federation(tmp_path, config.clients)
-    if row.config.get("partition") is None:
-        config = toy_config(
-            row, tmp_path, partition=odd[0], noise=odd[1], split={**row.config.get("split", {})}
-        )
-    outcome, _ = run_toy(config)
-    assert all(np.isfinite(vector).all() for vector in outcome.models.values())
-
-
-def odd_federation(folder: Path, clients: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Client 0 holds one sample, client 1 a handful; client 2's labels are all wrong."""
-    sizes = {"name": "tests.algorithms.odd:OneSample"}
-    rates = [0.0, 0.0, 1.0] + [0.3] * (clients - 3)
-    return sizes, {"name": "symmetric", "rate": rates}

@@ -176,7 +176,9 @@ def test_a_return_starts_from_a_mixture_and_its_own_target() -> None:
     expected = 0.7 * state["theta"][:count] + 0.3 * theta[:count]
     np.testing.assert_allclose(start.theta[:count], expected, rtol=1e-5, atol=1e-7)
     assert np.array_equal(start.theta[count:], theta[count:])
-    later = start_visit(client_of(learner, {**state, "scaler": start.scaler}), method, theta + 100, 12)
+    later = start_visit(
+        client_of(learner, {**state, "scaler": start.scaler}), method, theta + 100, 12
+    )
     assert later.mu == 1
     assert later.scaler == start.scaler
 

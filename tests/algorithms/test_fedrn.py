@@ -372,7 +372,9 @@ def test_every_neighbour_sees_the_same_batches_and_the_clients_stream_stays() ->
     # Threshold 1 keeps nothing, so everything: what is left of the neighbours is their use of
     # random numbers.
     everything = visit(client, w, peers=[peer], threshold=1.0, fine_tune=True)
-    assert np.array_equal(model_of(everything), model_of(run_phase(warm_up, toy_client()[0], w=w, method=FedRN())))
+    assert np.array_equal(
+        model_of(everything), model_of(run_phase(warm_up, toy_client()[0], w=w, method=FedRN()))
+    )
 
 
 def test_the_auxiliary_set_is_the_own_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rayfl.algorithms.local_k_similarity import LocalKSimilarity, keep_encoder, train_with_neighbours
+from rayfl.algorithms.local_k_similarity import (
+    LocalKSimilarity,
+    keep_encoder,
+    train_with_neighbours,
+)
 from rayfl.component import component
 from rayfl.config.schema import Config, load_config, merge
 from rayfl.errors import ConfigError
@@ -167,7 +171,9 @@ def test_a_step_goes_down_the_gradient_of_the_paper(
     assert isinstance(fleet, InlineFleet)
     executor = fleet.executor
     start = Resident(executor.learner.build(), torch.device("cpu")).dump()
-    trained = fleet.get(fleet.map(train_with_neighbours, [0], w=start, method=config.method).mean({0: 1.0}))
+    trained = fleet.get(
+        fleet.map(train_with_neighbours, [0], w=start, method=config.method).mean({0: 1.0})
+    )
 
     shard = executor.holdings.shard(0)
     flipped = np.ascontiguousarray(shard.x[:, :, ::-1])
@@ -260,7 +266,9 @@ def test_the_encoder_is_the_same_everywhere_and_never_trained(
             assert hashes == expected
             start = np.full(1108, 0.01, np.float32)
             trained = fleet.get(
-                fleet.map(train_with_neighbours, fleet.clients, w=start, method=method).mean({0: 1.0})
+                fleet.map(train_with_neighbours, fleet.clients, w=start, method=method).mean(
+                    {0: 1.0}
+                )
             )
             assert not np.array_equal(trained, start)
     finally:
@@ -465,7 +473,9 @@ def test_a_network_that_starts_as_the_encoder_sees_what_it_sees(
     np.testing.assert_allclose(before["z"], before["s"], rtol=1e-4, atol=1e-5)
     assert before["loss"][0] == pytest.approx(before["loss"][1], rel=1e-5)
     trained = np.array(
-        fleet.get(fleet.map(train_with_neighbours, [0], w=start, method=config.method).mean({0: 1.0}))
+        fleet.get(
+            fleet.map(train_with_neighbours, [0], w=start, method=config.method).mean({0: 1.0})
+        )
     )
     after = fleet.map(features_and_loss, [0], w=trained, method=config.method)[0]
     assert np.array_equal(after["s"], before["s"])

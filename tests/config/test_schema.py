@@ -24,7 +24,7 @@ def written(folder: Path, name: str = "run.yaml", **settings: Any) -> Path:
     return path
 
 
-# -- defaults and files ----------------------------------------------------------------------------------------------
+# -- defaults and files ----------------------------------------------------------------------------
 
 
 def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_numbers_are_read_as_people_write_them(
     assert type(found) is type(value)
 
 
-# -- inheritance -----------------------------------------------------------------------------------------------------
+# -- inheritance -----------------------------------------------------------------------------------
 
 
 def test_a_file_builds_on_its_base_relative_to_itself(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_missing_base_is_named(tmp_path: Path) -> None:
         load_config(written(tmp_path, base="nowhere.yaml"))
 
 
-# -- broken files ----------------------------------------------------------------------------------------------------
+# -- broken files ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_small_texts_that_expand_immensely_are_refused_shortly(tmp_path: Path) -
     assert len(str(refusal.value)) < 5000
 
 
-# -- overrides -------------------------------------------------------------------------------------------------------
+# -- overrides -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_malformed_override_is_refused(override: str, message: str) -> None:
         load_config(QUICKSTART, [override])
 
 
-# -- seeds and digest ------------------------------------------------------------------------------------------------
+# -- seeds and digest ------------------------------------------------------------------------------
 
 
 def test_each_purpose_has_the_common_seed_or_its_own() -> None:
@@ -275,7 +275,7 @@ def test_no_learning_rate_is_too_odd_to_be_refused_clearly(wrong: object) -> Non
         validated({"training": {"lr": wrong}})
 
 
-# -- secrets ---------------------------------------------------------------------------------------------------------
+# -- secrets ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

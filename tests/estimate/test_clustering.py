@@ -2,15 +2,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from rayfl.errors import DataError
-from rayfl.estimate import adjusted_rand_index, agglomerate, agglomerative, cut, k_means, spectral
-from rayfl.estimate.clustering import Linkage, by_first_member, spectral_embedding, without_empty
+from rayfl.estimate import (
+    adjusted_rand_index,
+    agglomerate,
+    cluster_by_linkage,
+    cut,
+    k_means,
+    spectral,
+)
+from rayfl.estimate.clustering import (
+    Linkage,
+    _assign_points,
+    embed_spectrally,
+    number_by_first_member,
+)
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +51,7 @@ def block_affinity(sizes: list[int], within: float = 0.9, across: float = 0.3) -
 
 @pytest.mark.parametrize("linkage", LINKAGES)
 def test_printed_similarities_give_the_two_tasks(linkage: Linkage) -> None:
-    assert agglomerative(1 - PRINTED, 2, linkage).tolist() == [0, 0, 1, 1, 1]
+    assert cluster_by_linkage(1 - PRINTED, 2, linkage).tolist() == [0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -54,15 +65,15 @@ def test_printed_similarities_give_the_two_tasks(linkage: Linkage) -> None:
 def test_linkages_differ_on_a_chain(
     linkage: Linkage, labels: list[int], heights: list[float]
 ) -> None:
-    assert agglomerative(CHAIN, 2, linkage).tolist() == labels
+    assert cluster_by_linkage(CHAIN, 2, linkage).tolist() == labels
     assert agglomerate(CHAIN, linkage)[:, 2] == pytest.approx(heights)
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
 @pytest.mark.parametrize("clusters", [1, 2, 3, 4, 5])
 def test_exactly_as_many_clusters_as_asked_for(linkage: Linkage, clusters: int) -> None:
-    assert set(agglomerative(1 - PRINTED, clusters, linkage)) == set(range(clusters))
-    assert set(agglomerative(np.ones((5, 5)) - np.eye(5), clusters, linkage)) == set(
+    assert set(cluster_by_linkage(1 - PRINTED, clusters, linkage)) == set(range(clusters))
+    assert set(cluster_by_linkage(np.ones((5, 5)) - np.eye(5), clusters, linkage)) == set(
         range(clusters)
     )
 
@@ -84,10 +95,10 @@ def test_history_draws_a_dendrogram() -> None:
 
 def test_ties_go_to_the_smallest_members() -> None:
     equal = np.ones((4, 4)) - np.eye(4)
-    assert agglomerative(equal, 3).tolist() == [0, 0, 1, 2]
-    assert agglomerative(equal, 2).tolist() == [0, 0, 0, 1]
+    assert cluster_by_linkage(equal, 3).tolist() == [0, 0, 1, 2]
+    assert cluster_by_linkage(equal, 2).tolist() == [0, 0, 0, 1]
     pairs = np.array([[0, 5, 1, 5], [5, 0, 5, 1], [1, 5, 0, 5], [5, 1, 5, 0]])
-    assert agglomerative(pairs, 3).tolist() == [0, 1, 0, 2]
+    assert cluster_by_linkage(pairs, 3).tolist() == [0, 1, 0, 2]
 
 
 def test_input_is_left_alone() -> None:
@@ -110,8 +121,8 @@ def test_names_of_users_do_not_matter(
     clusters = data.draw(st.integers(1, users))
     order = np.array(data.draw(st.permutations(range(users))))
     plain, shuffled = (
-        agglomerative(gaps, clusters, linkage),
-        agglomerative(gaps[np.ix_(order, order)], clusters, linkage),
+        cluster_by_linkage(gaps, clusters, linkage),
+        cluster_by_linkage(gaps[np.ix_(order, order)], clusters, linkage),
     )
     assert adjusted_rand_index(plain[order], shuffled) == 1.0
     heights = agglomerate(gaps, linkage)[:, 2]
@@ -140,7 +151,7 @@ def test_spectral_fills_every_cluster(affinity: Floats, clusters: int) -> None:
 
 
 def test_embedding_has_unit_rows_and_fixed_signs() -> None:
-    rows = spectral_embedding(block_affinity([3, 4]), 2)
+    rows = embed_spectrally(block_affinity([3, 4]), 2)
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0)
     assert (rows[:, 0] > 0).all()
 
@@ -155,7 +166,7 @@ def test_k_means_separates_clouds_and_repeats_itself() -> None:
 
 def test_an_empty_cluster_takes_the_farthest_point() -> None:
     gaps = np.array([[0.0, 9.0, 9.0], [1.0, 9.0, 9.0], [4.0, 9.0, 9.0], [9.0, 0.0, 9.0]])
-    assert without_empty(gaps).tolist() == [0, 0, 2, 1]
+    assert _assign_points(gaps).tolist() == [0, 0, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +195,7 @@ def test_adjusted_rand_index_equals_scikit_learn(seed: int) -> None:
 
 
 def test_numbering_by_first_member() -> None:
-    assert by_first_member(np.array([9, 4, 9, 1, 4])).tolist() == [0, 1, 0, 2, 1]
+    assert number_by_first_member(np.array([9, 4, 9, 1, 4])).tolist() == [0, 1, 0, 2, 1]
 
 
 @pytest.mark.parametrize("clusters", [0, 6])

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
@@ -17,11 +15,11 @@ from rayfl.errors import DataError
 from rayfl.estimate import DawidSkene, reliability_weights
 from rayfl.estimate.dawid_skene import (
     Maximisation,
-    diagonally_dominant,
-    expect,
-    maximise,
-    one_hot,
-    realignment_gain,
+    encode_votes,
+    estimate_confusions,
+    find_dominant,
+    infer_truth,
+    measure_realignment,
 )
 
 Ints = NDArray[np.int64]
@@ -171,7 +169,7 @@ def test_invariances(votes: Ints, iterations: int) -> None:
 def test_naming_of_latent_classes_does_not_change_the_likelihood() -> None:
     model = DawidSkene(iterations=3).fit(FOUR)
     renamed = [2, 0, 1]
-    other = expect(one_hot(FOUR, 3), model.confusion_[:, renamed], model.prior_[renamed])
+    other = infer_truth(encode_votes(FOUR, 3), model.confusion_[:, renamed], model.prior_[renamed])
     assert other.log_likelihood == pytest.approx(model.log_likelihood_, abs=1e-12)
 
 
@@ -195,11 +193,11 @@ def test_likelihood_never_falls_and_everything_is_a_probability(
 
 
 def test_uniform_posterior_is_a_fixed_point() -> None:
-    onehot, uniform = one_hot(FOUR, 3), np.full((9, 3), 1 / 3)
-    parameters = maximise(onehot, uniform, 4)
+    onehot, uniform = encode_votes(FOUR, 3), np.full((9, 3), 1 / 3)
+    parameters = estimate_confusions(onehot, uniform, 4)
     np.testing.assert_allclose([m.trace() / 3 for m in parameters.confusion], 1 / 3)
     np.testing.assert_allclose(
-        expect(onehot, parameters.confusion, parameters.prior).posterior, uniform
+        infer_truth(onehot, parameters.confusion, parameters.prior).posterior, uniform
     )
 
 
@@ -223,7 +221,9 @@ def test_class_that_nobody_predicts(use_prior: bool, prior: list[float], ghost: 
 
 def test_two_hundred_small_factors_do_not_underflow() -> None:
     small = np.full((200, 2, 2), 0.01)
-    step = expect(one_hot(np.zeros((1, 200), dtype=np.int64), 2), small, np.array([0.5, 0.5]))
+    step = infer_truth(
+        encode_votes(np.zeros((1, 200), dtype=np.int64), 2), small, np.array([0.5, 0.5])
+    )
     assert 0.01**200 == 0.0
     assert step.log_likelihood == pytest.approx(-921.034037, abs=6e-7)
     assert step.posterior.tolist() == [[0.5, 0.5]]
@@ -309,7 +309,9 @@ def test_recovers_from_a_third_of_the_votes() -> None:
 
 
 def test_smoothing_is_added_to_counts() -> None:
-    confusion = maximise(one_hot(np.array([[0], [1]]), 2), np.eye(2), 1, smooth=1.0).confusion
+    confusion = estimate_confusions(
+        encode_votes(np.array([[0], [1]]), 2), np.eye(2), 1, smooth=1.0
+    ).confusion
     np.testing.assert_allclose(confusion, [[[2 / 3, 1 / 3], [1 / 3, 2 / 3]]])
 
 
@@ -321,16 +323,16 @@ def test_predict_proba_repeats_the_fit_and_takes_missing_votes() -> None:
 
 def test_impossible_item_is_uniform() -> None:
     certain = Maximisation(np.array([np.eye(2), np.eye(2)]), np.array([0.5, 0.5]))
-    step = expect(one_hot(np.array([[0, 1]]), 2), certain.confusion, certain.prior)
+    step = infer_truth(encode_votes(np.array([[0, 1]]), 2), certain.confusion, certain.prior)
     assert step.posterior.tolist() == [[0.5, 0.5]]
     assert step.log_likelihood == -np.inf
 
 
 def test_diagnostics() -> None:
     good, swapped = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0.1, 0.9], [0.7, 0.3]])
-    assert diagonally_dominant(np.array([good, swapped])).tolist() == [True, False]
-    assert realignment_gain(np.array([good, good])) == 0.0
-    assert realignment_gain(np.array([good, swapped, swapped])) == pytest.approx(2 * 1.2 - 1.4)
+    assert find_dominant(np.array([good, swapped])).tolist() == [True, False]
+    assert measure_realignment(np.array([good, good])) == 0.0
+    assert measure_realignment(np.array([good, swapped, swapped])) == pytest.approx(2 * 1.2 - 1.4)
     model = DawidSkene().fit(np.column_stack([THREE[:, 0], 1 - THREE[:, 0], THREE[:, 0]]))
     assert model.dominant_share_ == pytest.approx(2 / 3)
     assert not model.misaligned_
@@ -376,8 +378,8 @@ def test_a_fit_survives_pickling_and_is_no_setting() -> None:
     }  # fmt: skip
 
 
-def test_speed_scales_to_many_annotators() -> None:
-    _, votes = synthetic([0.5] * 100, items=10_000)
-    start = time.perf_counter()
-    DawidSkene(iterations=25, tol=0).fit(votes)
-    assert time.perf_counter() - start < 5.0
+def test_many_annotators_of_many_items() -> None:
+    truth, votes = synthetic([0.5] * 100, items=10_000)
+    model = DawidSkene(iterations=25, tol=0).fit(votes)
+    assert model.n_iter_ == 25
+    assert (model.posterior_.argmax(axis=1) == truth).mean() > 0.999

@@ -8,8 +8,20 @@ import pytest
 
 import rayfl.estimate
 
-MODULES = ["clustering", "dawid_skene", "label_quality", "lid", "mixture", "neighbours", "subspace"]
-RESULTS = {"Calibration", "Correction", "Spectra", "Split"}
+MODULES = [
+    "clustering",
+    "dawid_skene",
+    "gaussian_mixture",
+    "label_quality",
+    "lid",
+    "mixture",
+    "neighbour_votes",
+    "neighbours",
+    "probabilities",
+    "scaling",
+    "subspace",
+]
+RESULTS = {"Calibration", "Correction", "MixtureFit", "Spectra", "Split"}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rayfl.errors import DataError
 from rayfl.estimate import (
@@ -14,8 +13,9 @@ from rayfl.estimate import (
     reliability_scores,
     reliable_neighbours,
     similarity,
+    softmax,
 )
-from rayfl.estimate.neighbours import shares, softmax
+from rayfl.estimate.neighbours import share_trust
 
 ACCURACY = [0.55, 0.90, 0.40, 0.70, 0.65]
 OUTPUTS = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1], [0.65, 0.25, 0.1], [0.2, 0.2, 0.6]]
@@ -62,7 +62,7 @@ def test_order_of_neighbours(alpha: float, order: list[int]) -> None:
 def test_ensemble_weights(k: int, weights: list[float]) -> None:
     row = reliability_scores(expertise(ACCURACY), similarity(OUTPUTS, on="logits"))[0]
     chosen = [0, *reliable_neighbours(row, 0, k)]
-    assert shares(row[chosen]) == pytest.approx(weights, abs=6e-7)
+    assert share_trust(row[chosen]) == pytest.approx(weights, abs=6e-7)
 
 
 @pytest.mark.parametrize(

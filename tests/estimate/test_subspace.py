@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from rayfl.errors import DataError
@@ -18,7 +17,7 @@ from rayfl.estimate import (
 from rayfl.estimate.subspace import (
     Rank,
     energies,
-    projection_norms,
+    measure_projections,
     relabel_class,
     relevance,
     similarity_between,
@@ -182,7 +181,7 @@ def test_longest_projection_wins(
     bases: list[list[list[float]]], norms: list[float], winner: int, scale: float
 ) -> None:
     sample = np.array([[0.6, 0.5, 0.5]]) * scale
-    found = projection_norms(sample, np.array(bases, dtype=np.float64))[0]
+    found = measure_projections(sample, np.array(bases, dtype=np.float64))[0]
     assert found == pytest.approx(np.array(norms) * scale, abs=5e-6)
     assert nearest_class(sample, np.array(bases, dtype=np.float64)).tolist() == [winner]
 

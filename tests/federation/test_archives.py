@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rayfl.errors import DataError
-from rayfl.federation.archives import is_archive, unpack
+from rayfl.federation.archives import is_archive, unpack_archive
 
 
 def tar_of(file: Path, members: dict[str, bytes]) -> Path:
@@ -39,7 +39,7 @@ PACKS = [("a.tgz", tar_of), ("a.tar.gz", tar_of), ("a.zip", zip_of)]
 def test_archives_unpack(tmp_path: Path, name: str, pack: Pack) -> None:
     archive = pack(tmp_path / name, {"x/y.txt": b"1", "z": b"2"})
     assert is_archive(archive)
-    unpack(archive, tmp_path / "out")
+    unpack_archive(archive, tmp_path / "out")
     assert (tmp_path / "out/x/y.txt").read_bytes() == b"1"
     assert (tmp_path / "out/z").read_bytes() == b"2"
 
@@ -49,7 +49,7 @@ def test_archives_unpack(tmp_path: Path, name: str, pack: Pack) -> None:
 def test_archives_stay_inside(tmp_path: Path, name: str, pack: Pack, path: str) -> None:
     archive = pack(tmp_path / name, {path: b"1"})
     with pytest.raises(DataError, match=r"stay inside it; got .*evil.* Do not trust"):
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
     assert not (tmp_path / "evil").exists()
 
 
@@ -62,7 +62,7 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
     with pytest.raises(
         DataError, match="holds files and folders only; got odd, a link or a device"
     ):
-        unpack(tmp_path / "a.tar", tmp_path / "out")
+        unpack_archive(tmp_path / "a.tar", tmp_path / "out")
 
 
 @pytest.mark.parametrize(("name", "pack"), PACKS)
@@ -74,7 +74,7 @@ def test_truncated_archives_are_refused(
     archive = pack(tmp_path / name, {"x": np.random.default_rng(0).bytes(5000)})
     archive.write_bytes(archive.read_bytes()[:3000])
     with pytest.raises(DataError, match=f"{name} must be a whole archive"):
-        unpack(archive, tmp_path / "out")
+        unpack_archive(archive, tmp_path / "out")
 
 
 def test_npz_is_no_archive_to_unpack() -> None:

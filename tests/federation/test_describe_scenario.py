@@ -18,11 +18,11 @@ from rayfl.commands.scenario import scenario as command
 from rayfl.component import component
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.describe_scenario import (
-    client_rows,
     draw_tables,
     figures,
-    percent,
-    plain_text,
+    format_percent,
+    format_plain_text,
+    list_client_rows,
     print_scenario,
     save_figures,
     summary,
@@ -59,7 +59,7 @@ def tiny(**change: Any) -> Scenario:
 
 
 def test_rows_by_hand() -> None:
-    assert client_rows(tiny()) == [
+    assert list_client_rows(tiny()) == [
         ("0", "3", "2", "40.00 %", "33.33 %"),
         ("1", "2", "1", "0.00 %", "0.00 %"),
         ("2", "0", "0", "-", "-"),
@@ -67,7 +67,7 @@ def test_rows_by_hand() -> None:
 
 
 def test_without_truth_classes_are_the_given_ones_and_rates_unknown() -> None:
-    assert client_rows(tiny(true=None), most=1) == [("0", "3", "3", "40.00 %", "unknown")]
+    assert list_client_rows(tiny(true=None), most=1) == [("0", "3", "3", "40.00 %", "unknown")]
     assert dict(summary(tiny(true=None)))["client noise"] == "unknown"
 
 
@@ -93,11 +93,11 @@ def test_the_summary_by_hand(what: str, value: str) -> None:
 
 @pytest.mark.parametrize(("rate", "text"), [(None, "unknown"), (NOTHING, "-"), (0.4021, "40.21 %")])
 def test_rates_as_text(rate: float | None, text: str) -> None:
-    assert percent(rate) == text
+    assert format_percent(rate) == text
 
 
 def test_plain_text_is_aligned_and_complete() -> None:
-    lines = plain_text(summary(tiny()), client_rows(tiny())).splitlines()
+    lines = format_plain_text(summary(tiny()), list_client_rows(tiny())).splitlines()
     assert lines[0] == "dataset        toy, 9 training samples, 3 classes"
     table = lines[-4:]
     assert len({len(line) for line in table}) == 1
@@ -108,11 +108,11 @@ def test_a_terminal_gets_the_same_cells_in_a_drawn_table() -> None:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    draw_tables(console, summary(tiny()), client_rows(tiny()))
+    draw_tables(console, summary(tiny()), list_client_rows(tiny()))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "┃" in text
-    assert all(cell in text for row in client_rows(tiny()) for cell in row)
+    assert all(cell in text for row in list_client_rows(tiny()) for cell in row)
 
 
 def test_printing_says_how_many_clients_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from rayfl.federation import fetch, sources
 from rayfl.federation.datasets.idx import Mnist
 from rayfl.federation.datasets.medmnist import MedMnist
 from rayfl.federation.datasets.mura import Mura
-from rayfl.federation.download import check_digest, download, lines, progress
+from rayfl.federation.download import check_digest, download_file, report_in_lines, report_progress
 from rayfl.federation.sources import Debian, Npm, Origin, Web
 
 CONTENT = bytes(range(256)) * 400
@@ -98,7 +98,7 @@ def quiet(_: str) -> None:
 
 
 def fetched(server: Server, folder: Path, digest: str = f"sha256:{SHA256}") -> bytes:
-    return download(server.url(), folder, digest, quiet, pause=0).read_bytes()
+    return download_file(server.url(), folder, digest, quiet, pause=0).read_bytes()
 
 
 # --- downloads ---
@@ -166,8 +166,8 @@ def test_errors_of_the_server(server: Server, tmp_path: Path, status: int, tries
 
 
 def test_two_addresses_with_one_file_name_stay_apart(server: Server, tmp_path: Path) -> None:
-    first = download(server.url("a/x.gz"), tmp_path, "", quiet)
-    second = download(server.url("b/x.gz"), tmp_path, "", quiet)
+    first = download_file(server.url("a/x.gz"), tmp_path, "", quiet)
+    second = download_file(server.url("b/x.gz"), tmp_path, "", quiet)
     assert first.name == second.name == "x.gz"
     assert first != second
 
@@ -194,7 +194,7 @@ def test_progress_off_a_terminal_is_a_few_lines(
     start: int, total: int | None, told: list[str]
 ) -> None:
     said: list[str] = []
-    advance = lines("f", start, total, said.append)
+    advance = report_in_lines("f", start, total, said.append)
     for size in (99_999, 1, 50, 450_000, 449_950):
         advance(size)
     assert said == told
@@ -205,7 +205,7 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     said: list[str] = []
-    with progress("mnist.tgz", 50, 100, said.append) as advance:
+    with report_progress("mnist.tgz", 50, 100, said.append) as advance:
         advance(50)
     assert not said
     assert "mnist.tgz" in terminal.getvalue()
@@ -386,7 +386,10 @@ def test_a_useless_download_is_not_kept(tmp_path: Path, server: Server) -> None:
 
 
 def test_no_source_at_all_says_what_to_do(tmp_path: Path) -> None:
-    message = r"none for mura\. Stanford.* register; put the folder MURA-v1\.1 .* into .*mura, or name an archive"
+    message = (
+        r"none for mura\. Stanford.* register; put the folder MURA-v1\.1 .* into .*mura, "
+        "or name an archive"
+    )
     with pytest.raises(DataError, match=message):
         get(tmp_path, part=Mura())
 
@@ -520,6 +523,6 @@ def test_known_sources_are_pinned(name: str) -> None:
 
 @pytest.mark.parametrize(("size", "file"), [(28, "pathmnist.npz"), (128, "pathmnist_128.npz")])
 def test_medmnist_files_follow_their_size(size: Any, file: str) -> None:
-    (web,) = sources.origin(MedMnist(dataset="pathmnist", size=size)).web
+    (web,) = sources.find_origin(MedMnist(dataset="pathmnist", size=size)).web
     assert web.url.endswith(f"/{file}")
     assert web.digest.startswith("md5:")

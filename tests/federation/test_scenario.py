@@ -14,7 +14,8 @@ import pytest
 
 from rayfl.component import component
 from rayfl.errors import ConfigError, DataError, StorageError
-from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.arrays import Ints
+from rayfl.federation.dataset import Images
 from rayfl.federation.plan import FederationPlan
 from rayfl.federation.scenario import (
     STREAMS,
@@ -22,27 +23,11 @@ from rayfl.federation.scenario import (
     Scenario,
     build_scenario,
     open_federation,
-    stream,
+    open_stream,
 )
 from rayfl.federation.split import Role
-from rayfl.federation.views import Assignment, Corruption, Ints, Pool, Truth
-
-SYMMETRIC = {"name": "symmetric", "rate": 0.4}
-SERVER = {"public": 0.1, "validation": {"per_class": 5}, "labelled": {"per_class": 10}}
-
-
-@component
-class Toy:
-    """Balanced classes in random order; the pixel is the label, so that a noise model can be seen
-    to look at it."""
-
-    samples: int = 1000
-    classes: int = 10
-
-    def load(self, root: Path) -> Dataset:
-        y = np.random.default_rng(0).permutation(np.arange(self.samples) % self.classes)
-        images = Images(y.astype(np.uint8).reshape(-1, 1, 1, 1), y)
-        return Dataset("toy", images, images, tuple(f"c{i}" for i in range(self.classes)))
+from rayfl.federation.views import Assignment, Corruption, Pool, Truth
+from tests.federation.toys import SERVER, SYMMETRIC, Toy
 
 
 @component
@@ -53,6 +38,15 @@ class Careless:
 
     def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
         return Assignment(np.full(len(pool.labels), self.client))
+
+
+@component
+class Boundless:
+    """A user's own partition whose tasks name a class that does not exist."""
+
+    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
+        owner = np.arange(len(pool.labels)) % pool.clients
+        return Assignment(owner, ((-1,),) * pool.clients)
 
 
 @component
@@ -159,9 +153,9 @@ def test_each_kind_of_decision_has_its_own_stream(change: dict[str, Any], kept: 
 
 
 def test_streams_differ_by_name_and_by_seed_and_repeat() -> None:
-    first = [stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
+    first = [open_stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
     assert len(set(first)) == 2 * len(STREAMS)
-    assert first == [stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
+    assert first == [open_stream(seed, name).random() for seed in (0, 1) for name in STREAMS]
 
 
 def test_noises_of_two_server_sets_are_not_the_same_draw() -> None:
@@ -215,9 +209,10 @@ def test_any_change_changes_the_hash(name: str) -> None:
         "seed": 9,
         "classes": ("other", *scenario.classes[1:]),
         "tasks": ((0,),) * 10,
+        "nominal": scenario.nominal / 2,
         "dataset": dataclasses.replace(scenario.dataset, sha256="0"),
     }
-    if isinstance(value, np.ndarray):
+    if name not in changed:
         changed[name] = value.copy()
         changed[name][0] = value[0] + (-1 if value[0] > 0 else 1)
     assert dataclasses.replace(scenario, **{name: changed[name]}).sha256 != scenario.sha256
@@ -314,6 +309,20 @@ def flip_a_label(directory: Path) -> None:
     parquet.write_table(pa.table(columns), path)
 
 
+def write_at_row_3(name: str, value: float, table: str = "samples") -> Callable[[Path], None]:
+    """A damage that the hash cannot name, because it would be computed after a conversion."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    def edit(directory: Path) -> None:
+        path = directory / f"{table}.parquet"
+        columns = parquet.ParquetFile(path).read().to_pydict()
+        columns[name][3] = value
+        parquet.write_table(pa.table(columns), path)
+
+    return edit
+
+
 def drop_a_column(directory: Path) -> None:
     import pyarrow.parquet as parquet
 
@@ -347,9 +356,23 @@ def not_json(directory: Path) -> None:
         (flip_a_label, r"must hash to [0-9a-f]{64}; got [0-9a-f]{64}"),
         (
             drop_a_column,
-            r"samples\.parquet must have the columns index, owner, given, true; got index, given, true",
+            r"samples\.parquet must have the columns index, owner, given, true; got index, given",
         ),
         (drop_a_file, r"clients\.parquet must be a readable Parquet file"),
+        (
+            write_at_row_3("owner", 2**32),
+            r"samples\.parquet: owner lies in \[-4, 10\); got 4294967296 at sample 3",
+        ),
+        (write_at_row_3("given", 10), r"given lies in \[0, 10\); got 10 at sample 3"),
+        (write_at_row_3("true", -1), r"true lies in \[0, 10\); got -1 at sample 3"),
+        (
+            write_at_row_3("given", float("nan")),
+            r"samples\.parquet: column 'given' holds whole numbers; got nan at row 3",
+        ),
+        (
+            write_at_row_3("nominal", 1.5, "clients"),
+            r"nominal lies in \[0, 1\]; got 1.5 at client 3",
+        ),
         (header_with(seed=1), "must hash to"),
         (header_with(format="other"), "must say format 'rayfl.scenario'; got 'other'"),
         (header_with(version=2), "must have version 1; got 2. Build it again"),
@@ -511,6 +534,11 @@ def test_clients_without_samples_are_kept_if_the_partition_wants_them() -> None:
             DataError,
             r"partition's owner lies in \[-1, 10\); got 10 to 10",
         ),
+        (
+            {"partition": Boundless(), "noise": "task"},
+            DataError,
+            r"a partition's task names classes in \[0, 10\); got -1 for client 0",
+        ),
         ({"noise": Peeking(shift=1)}, DataError, r"given label lies in \[0, 10\); got 1 to 10"),
         ({"noise": Peeking(extra=1)}, DataError, r"one a client, shape \(10,\); got \(11,\)"),
         (
@@ -535,11 +563,26 @@ def test_impossible_plans_and_broken_parts_are_refused(
         ("true", np.full(1000, 10), r"true lies in \[0, 10\); got 10 at sample 0"),
         ("owner", np.full(1000, -5, np.int32), r"owner lies in \[-4, 10\); got -5 at sample 0"),
         ("tasks", ((0,),), r"one task a client \(10\); got 1"),
+        (
+            "tasks",
+            ((0,),) * 9 + ((3, -1),),
+            r"a task names classes in \[0, 10\); got -1 for client 9",
+        ),
+        ("nominal", np.full(10, -0.1), r"nominal lies in \[0, 1\]; got -0.1 at client 0"),
     ],
 )
 def test_inconsistent_arrays_are_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         dataclasses.replace(built(), **{name: value})
+
+
+@pytest.mark.parametrize("row", [-1, 1000])
+def test_test_rows_that_the_dataset_does_not_have_are_refused(row: int) -> None:
+    scenario = dataclasses.replace(built(), test=np.array([0, row]))
+    dataset = Toy().load(Path())
+    reference = dataclasses.replace(scenario.dataset, sha256=dataset.sha256)
+    with pytest.raises(DataError, match=rf"test row lies in \[0, 1000\); got {row} at place 1"):
+        dataclasses.replace(scenario, dataset=reference).check_against(dataset)
 
 
 def test_open_federation_builds_or_reuses_exactly(tmp_path: Path) -> None:

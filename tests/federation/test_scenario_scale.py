@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from pathlib import Path
 
 from rayfl.federation.plan import FederationPlan
 from rayfl.federation.scenario import Scenario, build_scenario
-from tests.federation.test_scenario import SERVER, SYMMETRIC, Toy
+from tests.federation.toys import SERVER, SYMMETRIC, Toy
 
 
-def test_a_million_samples_over_ten_thousand_clients_are_quick_and_small(tmp_path: Path) -> None:
+def test_a_million_samples_over_ten_thousand_clients_fit_into_little_memory(tmp_path: Path) -> None:
     plan = FederationPlan.model_validate(
         {"data": Toy(samples=1_000_000), "clients": 10_000, "split": SERVER, "noise": SYMMETRIC}
     )
     dataset = plan.data.load(Path())
     tracemalloc.start()
-    start = time.perf_counter()
     scenario = build_scenario(plan, dataset, 0)
     scenario.save(tmp_path / "s")
     assert sum(len(scenario.shard(k)) for k in range(10_000)) == 899_850
-    seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 10
     assert peak < 2e9
     assert Scenario.load(tmp_path / "s").sha256 == scenario.sha256

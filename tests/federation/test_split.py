@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from rayfl.errors import ConfigError
+from rayfl.federation.arrays import Ints
 from rayfl.federation.split import (
     Amount,
     Cap,
     Role,
-    Split,
     SplitPlan,
-    cut_down,
-    largest_remainder,
-    split,
+    TrainingSplit,
+    apportion_total,
+    cap_rows,
+    split_training_set,
 )
-from rayfl.federation.views import UNUSED, Ints
+from rayfl.federation.views import UNUSED
 
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 SVHN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)
@@ -39,10 +39,12 @@ def plan_of(**settings: Any) -> SplitPlan:
     return TypeAdapter(SplitPlan).validate_python(settings)
 
 
-def cut(sizes: tuple[int, ...], seed: int = 0, **settings: Any) -> tuple[Ints, Split]:
+def cut(sizes: tuple[int, ...], seed: int = 0, **settings: Any) -> tuple[Ints, TrainingSplit]:
     labels = labels_of(sizes)
     names = [f"c{number}" for number in range(len(sizes))]
-    return labels, split(labels, names, plan_of(**settings), np.random.default_rng(seed))
+    return labels, split_training_set(
+        labels, names, plan_of(**settings), np.random.default_rng(seed)
+    )
 
 
 def per_class(labels: Ints, rows: Ints) -> list[int]:
@@ -128,7 +130,7 @@ def test_fractions_refer_to_the_capped_training_set() -> None:
 def test_the_first_rows_are_the_first_rows() -> None:
     labels, parts = cut(CIFAR10, train_samples={"first": 100})
     np.testing.assert_array_equal(parts.pool, np.arange(100))
-    rows = cut_down(
+    rows = cap_rows(
         labels, ["c"] * 10, Cap(first=7), np.random.default_rng(0), "split.test_samples"
     )
     np.testing.assert_array_equal(rows, np.arange(7))
@@ -195,9 +197,9 @@ def test_ill_formed_plans_are_refused(settings: dict[str, Any], message: str) ->
 def test_overlapping_sets_cannot_be_made() -> None:
     none = np.arange(0)
     with pytest.raises(AssertionError, match="two roles"):
-        Split(5, np.arange(3), np.array([2]), none, none)
+        TrainingSplit(5, np.arange(3), np.array([2]), none, none)
     with pytest.raises(AssertionError, match="does not have"):
-        Split(2, np.arange(3), none, none, none)
+        TrainingSplit(2, np.arange(3), none, none, none)
 
 
 def test_roles_are_negative_and_unused_is_what_partitions_call_unused() -> None:
@@ -214,7 +216,7 @@ def test_roles_are_negative_and_unused_is_what_partitions_call_unused() -> None:
     ],
 )
 def test_largest_remainder_by_hand(total: int, sizes: tuple[int, ...], expected: list[int]) -> None:
-    assert largest_remainder(total, np.array(sizes)).tolist() == expected
+    assert apportion_total(total, np.array(sizes)).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=12).filter(any), st.floats(0, 1))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rayfl.errors import ConfigError, ResourceError
-from rayfl.fleet.on_ray.connection import EarlyStart, ahead, connected, silent_on_signals
+from rayfl.fleet.on_ray import own_ray
+from rayfl.fleet.on_ray.connection import EarlyStart, ahead, connected
+from rayfl.fleet.on_ray.own_ray import is_own, own_settings
+from tests.reliability.drills import ROOT
+from tests.sockets import user_environment
 
 
 class Ray:
@@ -24,15 +29,20 @@ class Ray:
         self.steps: list[Any] = []
         self.there, self.gate = False, threading.Event()
         self.refusal: Exception | None = None
+        self.host = "127.0.0.1"
         monkeypatch.setattr(ray, "is_initialized", lambda: self.there)
         monkeypatch.setattr(ray, "init", self.init)
         monkeypatch.setattr(ray, "shutdown", self.shutdown)
+        monkeypatch.setattr(
+            ray, "nodes", lambda: [{"Alive": True, "NodeManagerAddress": self.host}]
+        )
+        monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: self.host)
 
-    def init(self, **settings: Any) -> None:
+    def init(self, address: str | None, **settings: Any) -> None:
         assert self.gate.wait(10)
         if self.refusal is not None:
             raise self.refusal
-        self.steps.append((settings.get("address", "own"), threading.current_thread().name))
+        self.steps.append((address, threading.current_thread().name))
         self.there = True
 
     def shutdown(self) -> None:
@@ -65,7 +75,7 @@ def test_wrong_settings_are_refused_without_waiting(fake: Ray) -> None:
     fake.gate.set()
     # Whoever comes next waits for its end.
     with connected(None):
-        assert [step for step, _ in fake.steps] == ["own", "shutdown", "own"]
+        assert [step for step, _ in fake.steps] == ["local", "shutdown", "local"]
     assert not early.thread.is_alive()
 
 
@@ -92,35 +102,149 @@ def test_one_within_another_is_the_same(fake: Ray) -> None:
     fake.gate.set()
     with ahead({}, None), ahead({}, None), connected(None):
         pass
-    assert [step for step, _ in fake.steps] == ["own", "shutdown"]
+    assert [step for step, _ in fake.steps] == ["local", "shutdown"]
 
 
-def test_only_what_ray_says_of_signals_is_kept_quiet() -> None:
-    def record(text: str) -> logging.LogRecord:
-        return logging.LogRecord("ray", logging.WARNING, "", 0, text, (), None)
+# -- a Ray of our own ------------------------------------------------------------------------------
 
-    assert not silent_on_signals(
-        record("SIGTERM handler is not set because current thread is not the main thread.")
-    )
-    assert silent_on_signals(record("The object store is small"))
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """A shell that knows nothing of Ray."""
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("address", "shells", "own"),
+    [
+        (None, None, True),
+        (None, "", True),
+        (None, "local", True),
+        ("local", "10.0.0.1:6379", True),
+        ("auto", None, False),
+        ("10.0.0.1:6379", None, False),
+        (None, "10.0.0.1:6379", False),
+    ],
+)
+def test_whose_ray_it_is(
+    shell: pytest.MonkeyPatch, address: str | None, shells: str | None, own: bool
+) -> None:
+    if shells is not None:
+        shell.setenv("RAY_ADDRESS", shells)
+    assert is_own(address) is own
+
+
+def test_a_cluster_that_runs_on_this_machine_is_not_joined_unasked(
+    fake: Ray, shell: pytest.MonkeyPatch
+) -> None:
+    """Ray itself takes any that it finds for the one that was meant."""
+    fake.gate.set()
+    with connected(None):
+        assert fake.steps == [("local", "MainThread")]
+
+
+def test_the_environment_is_as_it_was_when_our_ray_has_ended(shell: pytest.MonkeyPatch) -> None:
+    before = dict(os.environ)
+    with own_settings():
+        assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+        assert (os.environ["RAY_AUTH_MODE"], len(os.environ["RAY_AUTH_TOKEN"])) == ("token", 64)
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"RAY_AUTH_MODE": "disabled"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "mine"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/my/token"},
+        {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},
+    ],
+)
+def test_what_a_user_has_set_stays(shell: pytest.MonkeyPatch, wanted: dict[str, str]) -> None:
+    for name, value in wanted.items():
+        shell.setenv(name, value)
+    with own_settings():
+        assert {name: os.environ[name] for name in wanted} == wanted
+        tokens = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
+        assert tokens == set(wanted) & tokens or "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER" in wanted
+
+
+def test_a_token_of_the_user_s_own_is_used(shell: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("mine")
+    with own_settings():
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+        assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_a_ray_of_our_own_that_listens_to_others_is_refused(
+    fake: Ray, shell: pytest.MonkeyPatch
+) -> None:
+    fake.host = "10.1.2.3"
+    fake.gate.set()
+    told = pytest.raises(ResourceError, match="listens to this machine alone; got one at 10")
+    with told, connected(None):
+        pass
+    assert not fake.there
+    shell.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
+    with connected(None):
+        assert fake.there
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "told"),
+    [
+        ("10.0.0.1", "disabled", True),
+        ("10.0.0.1", "token", False),
+        ("127.0.0.1", "disabled", False),
+    ],
+)
+def test_a_cluster_whose_doors_are_open_is_said_to_be(
+    fake: Ray,
+    shell: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    host: str,
+    mode: str,
+    told: bool,
+) -> None:
+    shell.setattr(own_ray, "asks_for_token", lambda: mode == "token")
+    fake.host = host
+    fake.gate.set()
+    with connected("10.0.0.1:6379"):
+        pass
+    assert ("10.0.0.1:6379 asks nobody for a token" in caplog.text) is told
 
 
 SCRIPT = """
-import signal, sys
+import ray  # a program of a user's may have done so before
+import os, signal
 from rayfl.fleet.on_ray.connection import ahead, connected
+from rayfl.fleet.on_ray.own_ray import asks_for_token
+from tests.sockets import listeners_of
 before = signal.getsignal(signal.SIGTERM)
 with ahead({}, None), connected(None):
-    import ray
     print(ray.get(ray.remote(lambda: 6 * 7).remote()), signal.getsignal(signal.SIGTERM) is before)
-print(ray.is_initialized())
+    print(asks_for_token())
+    print([each for each in listeners_of(os.getpid()) if not each.loopback])
+print(ray.is_initialized(), [name for name in os.environ if "AUTH" in name or "OSX" in name])
 """
 
 
 @pytest.mark.slow
-def test_a_real_ray_begun_ahead() -> None:
+def test_a_real_ray_begun_ahead(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=ROOT,
+        env=user_environment(tmp_path),
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["42", "True", "False"]
+    assert ended.stdout.splitlines() == ["42 True", "True", "[]", "False []"]
     assert "SIGTERM" not in ended.stderr
+    assert not (tmp_path / ".ray").exists()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from rayfl.errors import DataError, ResourceError
-from rayfl.fleet import coordinator as module
+from rayfl.fleet.on_ray import coordinator as module
 from rayfl.fleet.on_ray.connection import connected
-from rayfl.fleet.on_ray.coordinator import drive, placed, room_on, stored
+from rayfl.fleet.on_ray.coordinator import count_room_on, drive, placed, stored
 from rayfl.fleet.on_ray.placement import Placement
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, holdings, spec
@@ -23,7 +23,7 @@ from tests.fleet.toys import CLIENTS, holdings, spec
 Emit = Callable[[dict[str, Any]], object]
 
 
-# -- what fits -------------------------------------------------------------------------------------------------------
+# -- what fits -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_gpus_that_are_not_there_are_refused(
     ],
 )
 def test_room_on_one_node(node: dict[str, float], cpus: float, gpus: float, room: int) -> None:
-    assert room_on(node, cpus, gpus) == room
+    assert count_room_on(node, cpus, gpus) == room
 
 
-# -- connecting ------------------------------------------------------------------------------------------------------
+# -- connecting ------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_is_there_is_used_and_kept(cluster: None) -> None:
@@ -151,7 +151,7 @@ def test_only_our_own_connection_ends(address: str | None, monkeypatch: pytest.M
     assert steps == [address or "own", "shutdown"]
 
 
-# -- driving ---------------------------------------------------------------------------------------------------------
+# -- driving ---------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -9,20 +9,19 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
-from rayfl.fleet import exact
 from rayfl.fleet.executor import find_peak
+from rayfl.fleet.sums import exact_sums as exact
 from rayfl.fleet.sums.exact_sums import (
     CHUNK,
     Grid,
     Partial,
     Term,
     add_up,
-    finish,
-    merged,
+    finish_mean,
+    merge_partials,
     partial_sum,
     whole_sum,
 )
@@ -39,7 +38,7 @@ def mean(
         partial_sum({c: vectors[c] for c in group}, {c: weights[c] for c in group}, grid)
         for group in groups
     ]
-    return finish(parts, sum(weights[c] for c in sorted(weights)))
+    return finish_mean(parts, sum(weights[c] for c in sorted(weights)))
 
 
 def reference(vectors: Vectors, weights: dict[int, float]) -> NDArray[np.longdouble]:
@@ -171,7 +170,9 @@ def test_parts_may_be_merged_before_they_are_finished(
         for group in groups
     ]
     total = sum(weights[c] for c in sorted(weights))
-    assert finish([merged(parts)], total).tobytes() == finish(parts, total).tobytes()
+    assert (
+        finish_mean([merge_partials(parts)], total).tobytes() == finish_mean(parts, total).tobytes()
+    )
 
 
 @pytest.mark.parametrize(("weight", "chunks"), [(5.0, []), (0.1, [0, CHUNK, 2 * CHUNK])])
@@ -225,7 +226,7 @@ def test_plain_additions_are_made_only_where_they_have_the_same_bits(
         *map(exactly, coarse - grid.coarse, np.zeros(len(coarse)) if fine is None else fine)
     ]
     slow = Partial(coarse - grid.coarse, {} if fine is None else {0: fine})
-    assert finish([found], 1.0).tobytes() == finish([slow], 1.0).tobytes()
+    assert finish_mean([found], 1.0).tobytes() == finish_mean([slow], 1.0).tobytes()
 
 
 def exactly(coarse: float, fine: float) -> Fraction:
@@ -243,7 +244,7 @@ def test_a_mean_made_at_once_is_the_one_of_partial_sums(
     )
     total, at_once = sum(weights.values()), np.full(len(vectors[0]), np.nan, np.float32)
     whole_sum(vectors, weights, grid, total, at_once)
-    assert at_once.tobytes() == finish([partial_sum(vectors, weights, grid)], total).tobytes()
+    assert at_once.tobytes() == finish_mean([partial_sum(vectors, weights, grid)], total).tobytes()
 
 
 @pytest.mark.parametrize("odd", [0, 1, 300, CHUNK // 2])
@@ -268,14 +269,14 @@ def test_a_few_odd_numbers_among_many(odd: int, clients: int) -> None:
 def test_most_of_a_network_is_added_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """What samples count for leaves room for weights of the usual size."""
     rng, plain = np.random.default_rng(0), Counter[str]()
-    for name in ("add_up", "add_plainly"):
+    for name in ("add_up", "_add_plainly"):
         monkeypatch.setattr(exact, name, counted(getattr(exact, name), plain, name))
     vectors = {c: rng.normal(0, 0.05, 40 * CHUNK).astype(np.float32) for c in range(4)}
     partial_sum(vectors, dict.fromkeys(vectors, 20 / 128), Grid.bounded(0.3, 4))
-    assert plain["add_plainly"] == 40
+    assert plain["_add_plainly"] == 40
     assert "add_up" not in plain
     partial_sum(vectors, dict.fromkeys(vectors, 0.1), Grid.bounded(0.3, 4))
-    assert plain == {"add_plainly": 40, "add_up": 40}
+    assert plain == {"_add_plainly": 40, "add_up": 40}
 
 
 def counted(

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rayfl.errors import ConfigError, DataError
 from rayfl.fleet.base import Streams
@@ -131,9 +130,9 @@ def test_updates_stay_until_they_are_freed() -> None:
     list(executor.run(1, phases.update, tasks(0, 3), {"size": 4}))
     list(executor.run(2, phases.update, tasks(0), {"size": 4}))
     assert set(executor.updates) == {(1, 0), (1, 3), (2, 0)}
-    executor.free(1)
+    executor.updates.free(1)
     assert set(executor.updates) == {(2, 0)}
-    executor.free(1)
+    executor.updates.free(1)
 
 
 def test_a_place_stops_at_the_first_error() -> None:

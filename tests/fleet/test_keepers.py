@@ -7,6 +7,8 @@ import hashlib
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,18 +19,18 @@ import pytest
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
-import rayfl
 from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
-from rayfl.fleet.on_ray.call_values import STATE_BYTES, Batch, Here, Sealed
-from rayfl.fleet.on_ray.keeper_calls import Keepers, Kept
-from rayfl.fleet.on_ray.keeper_process import Keeper, KeeperDied, Post
+from rayfl.fleet.on_ray.calls import Answer, TaskBatch
+from rayfl.fleet.on_ray.keepers.keeper_calls import KeeperCalls, KeeperShard, Kept
+from rayfl.fleet.on_ray.keepers.keeper_process import Keeper, KeeperDied, Post, Tally
 from rayfl.fleet.on_ray.placement import keepers_for
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.on_ray.socket_calls import SHORT_CALLS
-from rayfl.fleet.sums.early_sums import Answer
+from rayfl.fleet.on_ray.values import STATE_BYTES, Inlined, Packed, Stored
 from rayfl.protocol import Ref
+from rayfl.run.experiment import run as run_experiment
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, cleared, ray_fleet
 from tests.reliability.drills import SETTINGS
@@ -42,7 +44,7 @@ def started(cluster: None) -> Iterator[RayFleet]:
     """Three actors, two keepers: actors of one keeper, and an actor of another. No lines: every
     call is a keeper's."""
     fleet: RayFleet = ray_fleet(3, keepers=2)
-    fleet.node = "another"
+    fleet.pool.node = "another"
     yield fleet
     fleet.close()
 
@@ -76,14 +78,19 @@ def history(fleet: BaseFleet, rounds: int = 4, marker: str = "") -> str:
     return digest.hexdigest()
 
 
+def tallies(fleet: RayFleet) -> list[Tally]:
+    assert fleet.routes.keepers is not None
+    return fleet.routes.keepers.take_tallies()
+
+
 def states(fleet: RayFleet) -> int:
     """How many are kept, once the keepers know of all that was let go of."""
     fleet.map(phases.describe, CLIENTS)
     fleet.map(phases.describe, CLIENTS)
-    return sum(tally.states for tally in fleet.keepers.tallies())
+    return sum(tally.states for tally in tallies(fleet))
 
 
-# -- the same bits ---------------------------------------------------------------------------------------------------
+# -- the same bits ---------------------------------------------------------------------------------
 
 
 def test_rounds_with_large_states_have_the_bits_of_one_process(
@@ -118,7 +125,7 @@ def test_methods_with_large_states_do_not_see_keepers(
     }
 
     def run(name: str, **more: Any) -> str:
-        return rayfl.run({**SETTINGS, **changes, "output": tmp_path / name, **more}).sha256
+        return run_experiment({**SETTINGS, **changes, "output": tmp_path / name, **more}).sha256
 
     expected = run("inline", fleet="inline")
     for keepers in (0, 2):
@@ -126,7 +133,7 @@ def test_methods_with_large_states_do_not_see_keepers(
         assert run(f"keepers{keepers}", resources=resources) == expected
 
 
-# -- who owns what ---------------------------------------------------------------------------------------------------
+# -- who owns what ---------------------------------------------------------------------------------
 
 
 def test_large_states_are_kept_and_small_ones_travel(kept: RayFleet) -> None:
@@ -134,7 +141,7 @@ def test_large_states_are_kept_and_small_ones_travel(kept: RayFleet) -> None:
     kept.map(phases.remember, CLIENTS, each=each, value=5.0)
     handles = {client: kept.table[client]["v"].handle for client in CLIENTS}
     assert {client: type(handle) for client, handle in handles.items()} == {
-        client: Kept if client % 2 else Sealed for client in CLIENTS
+        client: Kept if client % 2 else Packed for client in CLIENTS
     }
     got = kept.map(phases.remember, CLIENTS, value=0.0)
     assert {client: report["before"] for client, report in got.items()} == {
@@ -189,7 +196,7 @@ def test_examinations_and_errands_read_kept_states(kept: RayFleet, here: BaseFle
         peer = fleet.state(4, "v")
         told = [fleet.map(phases.update, CLIENTS).examine(phases.norm_beside, peer=peer)]
         values: dict[str, Any] = {"list": [], "one": peer}
-        fleet.later(
+        fleet.start_errand(
             phases.pass_on, {-1: {}}, lambda reports, _: told.append(dict(reports)), values=values
         ).wait()
         return told
@@ -197,13 +204,13 @@ def test_examinations_and_errands_read_kept_states(kept: RayFleet, here: BaseFle
     assert read(kept) == read(here)
 
 
-# -- letting go ------------------------------------------------------------------------------------------------------
+# -- letting go ------------------------------------------------------------------------------------
 
 
 def test_what_nobody_names_any_more_is_freed(kept: RayFleet) -> None:
     for t in range(6):
         kept.map(phases.remember, CLIENTS, value=float(t), size=LARGE)
-        assert sum(tally.states for tally in kept.keepers.tallies()) <= 3 * len(CLIENTS)
+        assert sum(tally.states for tally in tallies(kept)) <= 3 * len(CLIENTS)
     assert states(kept) == len(CLIENTS)
     snapshot = dict(kept.table)
     kept.map(phases.remember, CLIENTS, value=9.0, size=LARGE)
@@ -245,7 +252,7 @@ def test_states_that_are_made_again_do_not_take_those_in_use_with_them(
 
 
 def test_keepers_end_with_their_fleet(mortal: RayFleet) -> None:
-    pids = [tally.pid for tally in mortal.keepers.tallies()]
+    pids = [tally.pid for tally in tallies(mortal)]
     mortal.close()
     assert pids
     assert all_end(pids)
@@ -255,10 +262,10 @@ class Owner:
     """A process that has keepers, as the coordinator does."""
 
     def __init__(self) -> None:
-        self.keepers = Keepers(2)
+        self.keepers = KeeperCalls(2)
 
     def pids(self) -> list[int]:
-        return [tally.pid for tally in self.keepers.tallies()]
+        return [tally.pid for tally in self.keepers.take_tallies()]
 
 
 def test_keepers_end_with_whoever_started_them(cluster: None) -> None:
@@ -280,7 +287,7 @@ def all_end(pids: list[int]) -> bool:
     return True
 
 
-# -- beside lines ----------------------------------------------------------------------------------------------------
+# -- beside lines ----------------------------------------------------------------------------------
 
 
 def test_large_states_of_a_call_on_a_line_are_kept_as_well(mortal: RayFleet) -> None:
@@ -294,7 +301,7 @@ def test_large_states_of_a_call_on_a_line_are_kept_as_well(mortal: RayFleet) -> 
     ] == [4.0] * 5
 
 
-# -- deaths ----------------------------------------------------------------------------------------------------------
+# -- deaths ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use", ["run", "get", "examine", "lend"])
@@ -302,7 +309,7 @@ def test_a_dead_keeper_loses_states_like_a_dead_node(mortal: RayFleet, use: str)
     """Whoever drives the run then goes back to the last checkpoint."""
     mortal.map(phases.remember, CLIENTS, value=4.0, size=LARGE)
     refs = {client: mortal.table[client]["v"] for client in CLIENTS}
-    theirs = next(ref for ref in refs.values() if ref.handle.keeper == 1)
+    theirs = next(ref for ref in refs.values() if ref.handle.shard.number == 1)
     uses: dict[str, Callable[[], object]] = {
         "run": lambda: mortal.map(phases.describe, CLIENTS),
         "get": lambda: mortal.get(theirs),
@@ -312,7 +319,7 @@ def test_a_dead_keeper_loses_states_like_a_dead_node(mortal: RayFleet, use: str)
         # One call, of a place whose keeper lives.
         "lend": lambda: mortal.map(phases.pass_on, [0], values={"list": [], "one": theirs}),
     }
-    os.kill(mortal.keepers.tallies()[1].pid, signal.SIGKILL)
+    os.kill(tallies(mortal)[1].pid, signal.SIGKILL)
     with pytest.raises(ObjectLostError, match="a keeper of client states died") as caught:
         uses[use]()
     assert mortal.lost(caught.value)
@@ -323,7 +330,8 @@ def test_a_keepers_own_trouble_is_not_an_actors_death(kept: RayFleet) -> None:
     it."""
     before = [place.generation for place in kept.pool]
     kept.map(phases.remember, CLIENTS, value=4.0, size=LARGE)
-    stranger = Ref(Kept(0, (-1, 0), []), "v", 8)
+    assert kept.routes.keepers is not None
+    stranger = Ref(Kept(kept.routes.keepers.shards[0], (-1, 0)), "v", 8)
     with pytest.raises(PhaseError, match=r"(?s)a call for client 0 failed in round 0:.*KeyError"):
         kept.map(phases.pass_on, [0], values={"list": [], "one": stranger})
     assert [place.generation for place in kept.pool] == before
@@ -341,15 +349,14 @@ def test_a_keepers_death_is_known_when_it_arrives_from_elsewhere(cluster: None) 
     assert isinstance(caught.value, RayTaskError)
 
 
-# -- without keepers, and how many ------------------------------------------------------------------------------------
+# -- without keepers, and how many -----------------------------------------------------------------
 
 
 def test_without_keepers_nothing_is_started(on_ray: BaseFleet) -> None:
     assert isinstance(on_ray, RayFleet)
-    assert not on_ray.keepers
+    assert on_ray.routes.keepers is None
     on_ray.map(phases.remember, CLIENTS, value=1.0, size=LARGE)
-    assert {type(on_ray.table[client]["v"].handle) for client in CLIENTS} == {ray.ObjectRef}
-    assert on_ray.keepers.exchanges == {}
+    assert {type(on_ray.table[client]["v"].handle) for client in CLIENTS} == {Stored}
 
 
 @pytest.mark.parametrize(
@@ -368,17 +375,17 @@ def test_how_many_keepers_there_are(wanted: int | str, actors: int, keepers: int
     assert keepers_for(wanted, actors) == keepers
 
 
-# -- small parts -----------------------------------------------------------------------------------------------------
+# -- small parts -----------------------------------------------------------------------------------
 
 
 def test_a_handle_that_goes_says_so_once() -> None:
-    gone: list[Any] = []
-    handle = Kept(0, (7, 3), gone)
+    shard = KeeperShard(0, None)
+    handle = Kept(shard, (7, 3))
     held = [handle, handle]
     del handle
-    assert gone == []
+    assert shard.gone == []
     del held
-    assert gone == [(7, 3)]
+    assert shard.gone == [(7, 3)]
 
 
 def test_tickets_are_never_given_twice(kept: RayFleet) -> None:
@@ -392,18 +399,18 @@ def test_tickets_are_never_given_twice(kept: RayFleet) -> None:
 
 def test_whole_states_travel_unopened_and_come_back() -> None:
     whole = {"w": Ref("a", "w", 5), "y": Ref("b", "y", 5)}
-    mixed = {"w": Ref("a", "w", 5), "v": Ref(Here({"v": 8}), "v", 5)}
-    sealed = Sealed(pickle.dumps({"v": np.arange(3), "log": [7]}))
-    small = {"log": Ref(sealed, "log", 5), "v": Ref(sealed, "v", 5)}
+    mixed = {"w": Ref("a", "w", 5), "v": Ref(Inlined({"v": 8}), "v", 5)}
+    packed = Packed(pickle.dumps({"v": np.arange(3), "log": [7]}))
+    small = {"log": Ref(packed, "log", 5), "v": Ref(packed, "v", 5)}
     tasks = [
         Task(i, 2, {}, state)
         for i, state in enumerate([whole, mixed, {}, {"x": Ref("a", "w")}, small])
     ]
     values: dict[Any, int] = {}
-    batch = Batch.packed(tasks, values)
+    batch = TaskBatch.of(tasks, values)
     assert batch.stored == {0: {"w": 0, "y": 1}}
     assert list(values) == ["a", "b"]
-    back = batch.unpacked([{"w": 1}, {"y": 2}])
+    back = batch.unpack([{"w": 1}, {"y": 2}])
     assert [dict(task.state) for task in back[:4]] == [
         {"w": 1, "y": 2},
         {"w": 1, "v": 8},
@@ -412,15 +419,16 @@ def test_whole_states_travel_unopened_and_come_back() -> None:
     ]
     assert list(back[4].state) == ["log", "v"]
     assert (back[4].state["log"], back[4].state["v"].tolist()) == ([7], [0, 1, 2])
-    assert not sealed.value["v"].flags.writeable
+    unpacked: Any = packed.value
+    assert not unpacked["v"].flags.writeable
 
 
 def test_states_that_were_collected_are_nowhere_else() -> None:
     from rayfl.fleet.executor import Done
 
     done = [Done(client, state_bytes={"w": 9}) for client in range(3)] + [Done(3)]
-    assert Answer(done).elsewhere == [0, 1, 2]
-    assert Answer(done, states={0: b""}, kept={2: None}).elsewhere == [1]
+    assert Answer(done).left_at_actor == [0, 1, 2]
+    assert Answer(done, states={0: b""}, kept={2: Inlined(None)}).left_at_actor == [1]
 
 
 def test_a_keeper_drops_what_it_never_had() -> None:
@@ -430,8 +438,15 @@ def test_a_keeper_drops_what_it_never_had() -> None:
     assert keeper.kept == {}
 
 
-def test_no_keepers_are_no_detour() -> None:
-    none = Keepers.__new__(Keepers)
-    none.actors = []
-    assert not none
-    assert none.direct(["reference"]) == ["reference"]
+WITHOUT = """
+import sys
+import rayfl.fleet.on_ray.ray_fleet
+from rayfl.fleet.on_ray.routes import Routes
+Routes(keepers=0)
+print([name for name in sys.modules if "keeper" in name])
+"""
+
+
+def test_a_fleet_without_keepers_never_imports_them() -> None:
+    run = [sys.executable, "-c", WITHOUT]
+    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout == "[]\n"

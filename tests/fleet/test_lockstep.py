@@ -91,7 +91,7 @@ def test_the_client_that_raises_is_named(stack: str) -> None:
         fleet_with(stack).map(fails_at_three, CLIENTS, w=weights())
 
 
-# -- how many together -----------------------------------------------------------------------------------------------
+# -- how many together -----------------------------------------------------------------------------
 
 
 def lockstep(

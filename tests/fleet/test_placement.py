@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rayfl.fleet.on_ray.placement import (
     CALL_SECONDS,
     GRAIN_SECONDS,
     HEAD_SHARE,
     Plan,
-    longest_first,
+    deal_longest_first,
 )
 
 Job = tuple[int, float]
@@ -80,7 +79,7 @@ def test_the_heads_are_the_longest(times: list[float], actors: int) -> None:
 
 def test_longest_go_to_the_least_loaded() -> None:
     ordered = [(i, s) for i, s in enumerate([7.0, 5.0, 4.0, 3.0, 1.0])]
-    heads, rest = longest_first(ordered, [job[1] for job in ordered], 2, budget=100)
+    heads, rest = deal_longest_first(ordered, [job[1] for job in ordered], 2, budget=100)
     assert [[job[0] for job in head] for head in heads] == [[0, 3], [1, 2, 4]]
     assert rest == []
 

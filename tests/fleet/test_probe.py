@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from rayfl.errors import ResourceError
-from rayfl.fleet import coordinator
 from rayfl.fleet.executor import Executor, Task
-from rayfl.fleet.on_ray.gpu_probe import HEADROOM, STEPS, footprint, share_of
+from rayfl.fleet.on_ray import coordinator
+from rayfl.fleet.on_ray.gpu_probe import HEADROOM, STEPS, compute_share, measure_footprint
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Client
@@ -28,7 +28,7 @@ GIB = 1 << 30
     ],
 )
 def test_as_many_clients_as_fit_with_headroom(used: int, total: int, share: float) -> None:
-    assert share_of(used, total) == share
+    assert compute_share(used, total) == share
     at_once = int(1 / share + 1e-9)
     assert at_once == 1 or at_once * used * HEADROOM <= total
 
@@ -53,7 +53,7 @@ def test_the_largest_client_is_visited_for_a_few_steps(monkeypatch: pytest.Monke
         return take()
 
     monkeypatch.setattr(place.passes, "take", taken)
-    assert footprint(executor) == (18 * GIB, 24 * GIB)
+    assert measure_footprint(executor) == (18 * GIB, 24 * GIB)
     assert [client.id for client in visited] == [3]
     assert sum(backward) == 2 * STEPS
 

@@ -13,25 +13,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from rayfl.errors import PhaseError, ResourceError
-from rayfl.fleet import ray_fleet as module
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
-from rayfl.fleet.on_ray.call_values import (
+from rayfl.fleet.on_ray import map_in_flight
+from rayfl.fleet.on_ray.calls import Call, split_at_limit
+from rayfl.fleet.on_ray.client_actor import FIRST_CALLS
+from rayfl.fleet.on_ray.pool import Place
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.on_ray.values import (
     INLINE_BYTES,
     STATE_BYTES,
-    Here,
-    Slot,
-    emptied,
-    filled,
-    within_limit,
+    Inlined,
+    Packed,
+    Stored,
+    ValueSlot,
+    fill_in,
+    take_out,
 )
-from rayfl.fleet.on_ray.client_actor import FIRST_CALLS
-from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.replies import FinishedMap, Mean
 from rayfl.fleet.sums.shared_memory import LEAST_BYTES, SUPPORTED
+from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import SERVER, DataRef, Ref, Replies
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, ray_fleet, spec
@@ -44,7 +48,7 @@ WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
 def ray_pool(on_ray: BaseFleet) -> RayFleet:
     assert isinstance(on_ray, RayFleet)
     on_ray.seconds_per_sample = 0.0
-    on_ray.expected.grid = None
+    on_ray.expectation.grid = None
     return on_ray
 
 
@@ -52,17 +56,13 @@ def ray_pool(on_ray: BaseFleet) -> RayFleet:
 def calls(ray_pool: RayFleet, monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Every call to an actor: its place, its clients, and what travels beside the inputs."""
     made: Calls = []
-    call = ray_pool._run
+    post = ray_pool.routes.post
 
-    def recorded(
-        place: int, number: int, phase: Any, batch: list[Task], shared: Any, *more: Any
-    ) -> Any:
-        values: dict[Any, int] = {}
-        emptied([shared, [task.inputs for task in batch], [task.state for task in batch]], values)
-        made.append((place, [task.client for task in batch], list(values)))
-        return call(place, number, phase, batch, shared, *more)
+    def record(place: Place, call: Call) -> Any:
+        made.append((place.number, [task.client for task in call.tasks], call.packed[1]))
+        return post(place, call)
 
-    monkeypatch.setattr(ray_pool, "_run", recorded)
+    monkeypatch.setattr(ray_pool.routes, "post", record)
     return made
 
 
@@ -72,7 +72,7 @@ def pids(fleet: RayFleet) -> list[int]:
     return [hello["pid"] for hello in ray.get([place.actor.hello.remote() for place in fleet.pool])]
 
 
-# -- calls -----------------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------
 
 
 def test_one_call_an_actor_with_its_list(ray_pool: RayFleet, calls: Calls) -> None:
@@ -103,7 +103,6 @@ def test_speed_is_learnt_from_clients_alone(ray_pool: RayFleet) -> None:
 
 
 def test_large_inputs_travel_once_by_reference(ray_pool: RayFleet, calls: Calls) -> None:
-    import ray
 
     large = np.ones(INLINE_BYTES)
     got = ray_pool.map(
@@ -112,7 +111,7 @@ def test_large_inputs_travel_once_by_reference(ray_pool: RayFleet, calls: Calls)
         values={"list": [ray_pool.put(large)] * 3, "one": ray_pool.put(large)},
     )
     assert got[0]["total"] == 4 * len(large)
-    assert all(isinstance(value, ray.ObjectRef) for _, _, values in calls for value in values)
+    assert all(isinstance(value, Stored) for _, _, values in calls for value in values)
     assert all(len(values) == 2 for _, _, values in calls)
 
 
@@ -125,7 +124,7 @@ def test_a_large_array_is_stored_before_it_is_sent(ray_pool: RayFleet, calls: Ca
 def test_arguments_above_the_limit_are_split_over_several_calls(
     ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_ARGUMENT_BYTES", 100)
+    monkeypatch.setattr(map_in_flight, "MAX_ARGUMENT_BYTES", 100)
     each = {
         client: {"values": {"list": [np.full(5, client)], "one": np.ones(1)}} for client in CLIENTS
     }
@@ -157,7 +156,8 @@ def test_state_moves_from_actor_to_actor(
     got = ray_pool.map(phases.read_peer, CLIENTS, each=each, value=0.0)
     assert all(report["peer"] == [3.0] * STATE_BYTES for report in got.values())
     assert len({value for _, _, values in calls for value in values}) == len(CLIENTS)
-    outcomes = [outcome for answer in fetched if answer is not True for outcome in answer.done]
+    answers = [answer for (answer,) in fetched if answer is not True]
+    outcomes = [outcome for answer in answers for outcome in answer.done]
     assert [outcome.report.keys() for outcome in outcomes] == [{"peer"}] * len(CLIENTS)
 
 
@@ -166,7 +166,7 @@ def test_small_states_come_with_the_answer_and_go_with_the_call(
 ) -> None:
     ray_pool.map(phases.remember, CLIENTS, value=3.0)
     known = [ray_pool.state(client, "v") for client in CLIENTS]
-    assert all(ref is not None and isinstance(ref.handle, Here) for ref in known)
+    assert all(ref is not None and isinstance(ref.handle, Packed) for ref in known)
     calls.clear()
     got = ray_pool.map(
         phases.read_peer,
@@ -199,31 +199,31 @@ def test_large_and_small_states_of_one_call(ray_pool: RayFleet) -> None:
     }
 
 
-# -- pinning ---------------------------------------------------------------------------------------------------------
+# -- pinning ---------------------------------------------------------------------------------------
 
 
 def test_eight_actors_at_a_quarter_spread_over_two_gpus(cluster: None) -> None:
     fleet = ray_fleet(8, cpus=0.25, gpus=0.25, cuda=False)
     try:
-        counts = Counter(tuple(hello["gpus"]) for hello in fleet.hellos)
+        counts = Counter(tuple(place.greeting["gpus"]) for place in fleet.pool)
         assert counts == {("0",): 4, ("1",): 4}
-        assert len({hello["pid"] for hello in fleet.hellos}) == 8
+        assert len({place.greeting["pid"] for place in fleet.pool}) == 8
     finally:
         fleet.close()
 
 
 def test_actors_compute_with_their_threads(ray_pool: RayFleet) -> None:
-    assert [hello["threads"] for hello in ray_pool.hellos] == [1, 1]
-    assert [hello["gpus"] for hello in ray_pool.hellos] == [[], []]
+    assert [place.greeting["threads"] for place in ray_pool.pool] == [1, 1]
+    assert [place.greeting["gpus"] for place in ray_pool.pool] == [[], []]
 
 
 def test_whoever_shares_the_coordinators_processor_is_sent_to_last(
     ray_pool: RayFleet, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place, core in [(0, 7), (1, 9)]:
-        monkeypatch.setitem(ray_pool.hellos[place], "cores", [core])
+        monkeypatch.setitem(ray_pool.pool[place].greeting, "cores", [core])
     for here, order in [(7, [1, 0]), (9, [0, 1]), (8, [0, 1])]:
-        monkeypatch.setattr("rayfl.fleet.on_ray.ray_fleet.current", lambda here=here: here)
+        monkeypatch.setattr("rayfl.fleet.on_ray.pool.current_core", lambda here=here: here)
         calls.clear()
         ray_pool.map(phases.describe, CLIENTS)
         assert [place for place, _, _ in calls] == order
@@ -243,7 +243,7 @@ def test_an_actor_that_cannot_start_is_a_clear_error(cluster: None) -> None:
         ray_fleet(1, made=replace(spec(), make_learner=failing_learner))
 
 
-# -- deaths ----------------------------------------------------------------------------------------------------------
+# -- deaths ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("victims", [[0], [0, 1]])
@@ -265,7 +265,7 @@ def test_a_sum_that_was_made_early_outlives_its_actor(ray_pool: RayFleet, here: 
     got = ray_pool.map(phases.update, CLIENTS)
     os.kill(pids(ray_pool)[0], signal.SIGKILL)
     assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == expected.tobytes()
-    ray_pool.bury_the_dead()
+    ray_pool.pool.bury_the_dead()
 
 
 def test_an_examination_survives_a_death(ray_pool: RayFleet, here: BaseFleet) -> None:
@@ -312,7 +312,7 @@ def test_a_death_during_a_map_changes_nothing(
 def test_a_task_whose_actors_keep_dying_stops_the_run(
     ray_pool: RayFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LIVES_OF_A_TASK", 2)
+    monkeypatch.setattr(map_in_flight, "LIVES_OF_A_TASK", 2)
     diary = tmp_path / "deaths"
     ray_pool.round = 9
     with pytest.raises(
@@ -320,7 +320,7 @@ def test_a_task_whose_actors_keep_dying_stops_the_run(
     ):
         ray_pool.map(phases.die, [1], victim=1, diary=str(diary))
     assert diary.read_text() == "xx"
-    ray_pool.bury_the_dead()
+    ray_pool.pool.bury_the_dead()
     assert len(ray_pool.map(phases.describe, CLIENTS)) == len(CLIENTS)
 
 
@@ -367,7 +367,7 @@ def test_the_place_failed_or_the_method_did(
     assert ray_pool.lost(raised) == lost
 
 
-# -- one memory ------------------------------------------------------------------------------------------------------
+# -- one memory ------------------------------------------------------------------------------------
 
 LARGE: dict[str, Any] = {"size": LEAST_BYTES // 4 + 12345}
 on_linux = pytest.mark.skipif(not SUPPORTED, reason="pages are a matter of Linux")
@@ -411,7 +411,7 @@ def test_large_updates_are_added_up_where_they_lie(
 def test_actors_on_other_nodes_send_their_sums(
     ray_pool: RayFleet, large: bytes, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ray_pool.hellos[1], "node", "another")
+    monkeypatch.setitem(ray_pool.pool[1].greeting, "node", "another")
     assert (
         ray_pool.get(ray_pool.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes() == large
     )
@@ -426,19 +426,19 @@ def test_an_actor_that_dies_before_its_updates_are_read(
     """It has said where they lie; then nobody can open them any more."""
     got, vector, before = (
         ray_pool.map(phases.update, CLIENTS, **LARGE),
-        ray_pool.pages.vector,
+        ray_pool.reduction.shared_memory.pages.vector,
         pids(ray_pool),
     )
 
     def kill_first(length: int) -> Any:
-        monkeypatch.setattr(ray_pool.pages, "vector", vector)
+        monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "vector", vector)
         os.kill(before[0], signal.SIGKILL)
         return vector(length)
 
-    monkeypatch.setattr(ray_pool.pages, "vector", kill_first)
+    monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "vector", kill_first)
     assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
     assert [old == new for old, new in zip(before, pids(ray_pool), strict=True)] == [False, True]
-    assert ray_pool.shares_memory
+    assert ray_pool.reduction.shared_memory.works
 
 
 @on_linux
@@ -448,13 +448,19 @@ def test_actors_that_do_not_see_each_others_memory_send_their_sums(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(ray_pool, "shares_memory", True)
-    page_of = ray_pool.pages.page_of
-    monkeypatch.setattr(ray_pool.pages, "page_of", lambda vector: replace(page_of(vector), inode=1))  # type: ignore[type-var]
+    monkeypatch.setattr(ray_pool.reduction.shared_memory, "works", True)
+    page_of = ray_pool.reduction.shared_memory.pages.page_of
+
+    def misname(vector: Any) -> Any:
+        page = page_of(vector)
+        assert page is not None
+        return replace(page, inode=1)
+
+    monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "page_of", misname)
     got = ray_pool.map(phases.update, CLIENTS, **LARGE)
     assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
     assert "do not see each other's memory" in caplog.text
-    assert not ray_pool.shares_memory
+    assert not ray_pool.reduction.shared_memory.works
 
 
 @on_linux
@@ -462,7 +468,7 @@ def test_actors_that_do_not_see_each_others_memory_send_their_sums(
 def test_more_updates_than_pages_send_their_sums(
     ray_pool: RayFleet, large: bytes, sent: list[str], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("rayfl.fleet.on_ray.ray_replies.MOST_PAGES", most)
+    monkeypatch.setattr("rayfl.fleet.on_ray.reduction.MOST_PAGES", most)
     assert (
         ray_pool.get(ray_pool.map(phases.update, CLIENTS, **LARGE).mean(WEIGHTS)).tobytes() == large
     )
@@ -485,10 +491,10 @@ def test_pages_are_used_again_round_after_round(ray_pool: RayFleet) -> None:
     assert len(after | before) - len(before) <= 2 * 2 * (len(CLIENTS) + 1) < 8 * 2 * len(CLIENTS)
 
 
-# -- what travels ----------------------------------------------------------------------------------------------------
+# -- what travels ----------------------------------------------------------------------------------
 
 HANDLES = st.integers(0, 4).map(lambda i: f"handle {i}") | st.integers(5, 6).map(
-    lambda i: Here(entries(i))
+    lambda i: Inlined(entries(i))
 )
 REFS = st.builds(Ref, HANDLES, st.none() | st.sampled_from(["w", "y"]))
 INPUTS = st.recursive(
@@ -505,10 +511,11 @@ def entries(i: int) -> dict[str, int]:
     return {"w": 10 * i, "y": 10 * i + 1}
 
 
-def looked_up(value: Any, store: dict[str, Any]) -> Any:
-    """What `filled(emptied(...))` must be."""
+def looked_up(value: Any, store: Any) -> Any:
+    """What `fill_in(take_out(...))` must be."""
     if isinstance(value, Ref) and not isinstance(value, DataRef):
-        found = value.handle.value if isinstance(value.handle, Here) else store[value.handle]
+        inside = isinstance(value.handle, Inlined)
+        found: Any = value.handle.value if inside else store[value.handle]
         return found if value.key is None else found[value.key]
     if isinstance(value, dict):
         return {key: looked_up(item, store) for key, item in value.items()}
@@ -522,18 +529,18 @@ def looked_up(value: Any, store: dict[str, Any]) -> Any:
 def test_references_travel_once_each_and_come_back(inputs: Any) -> None:
     values: dict[Any, int] = {}
     store = {f"handle {i}": entries(i) for i in range(5)}
-    sent = emptied(inputs, values)
+    sent = take_out(inputs, values)
     assert "handle" not in repr(sent).replace("DataRef(handle=", "")
     assert sorted(values.values()) == list(range(len(values)))
-    assert filled(sent, [store[handle] for handle in values]) == looked_up(inputs, store)
+    assert fill_in(sent, [store[handle] for handle in values]) == looked_up(inputs, store)
 
 
 def test_a_slot_names_the_value_and_its_entry() -> None:
     values: dict[Any, int] = {}
-    assert emptied([Ref("a"), Ref("b", "w"), Ref("a", "y")], values) == [
-        Slot(0, None),
-        Slot(1, "w"),
-        Slot(0, "y"),
+    assert take_out([Ref("a"), Ref("b", "w"), Ref("a", "y")], values) == [
+        ValueSlot(0, None),
+        ValueSlot(1, "w"),
+        ValueSlot(0, "y"),
     ]
     assert values == {"a": 0, "b": 1}
 
@@ -542,7 +549,7 @@ def test_a_slot_names_the_value_and_its_entry() -> None:
 @settings(deadline=None)
 def test_batches_stay_within_the_limit(sizes: list[int], limit: int) -> None:
     batch = [Task(i, 0, {"a": np.zeros(size, np.uint8)}, {}) for i, size in enumerate(sizes)]
-    first, rest = within_limit(batch, limit)
+    first, rest = split_at_limit(batch, limit)
     assert first + rest == batch
     assert len(first) == 1 or sum(sizes[: len(first)]) <= limit
     assert not rest or sum(sizes[: len(first) + 1]) > limit
@@ -550,7 +557,7 @@ def test_batches_stay_within_the_limit(sizes: list[int], limit: int) -> None:
 
 def test_state_counts_towards_the_limit() -> None:
     batch = [Task(i, 0, {}, {"c": Ref(None, nbytes=60)}) for i in range(4)]
-    assert [task.client for task in within_limit(batch, 130)[0]] == [0, 1]
+    assert [task.client for task in split_at_limit(batch, 130)[0]] == [0, 1]
 
 
 def test_holdings_lie_in_the_store_once(ray_pool: RayFleet) -> None:
@@ -558,3 +565,34 @@ def test_holdings_lie_in_the_store_once(ray_pool: RayFleet) -> None:
     with pytest.raises(PhaseError, match="read-only"):
         ray_pool.map(phases.scribble, [0], what="public", public=ray_pool.data("public"))
     assert ray_pool.sets == {name: len(shard) for name, shard in holdings().sets.items()}
+
+
+# -- chains ----------------------------------------------------------------------------------------
+
+
+def run_chain(fleet: BaseFleet) -> tuple[list[int], FinishedMap]:
+    """A map whose clients are visited one after the other; whom, in which order."""
+    tasks = {client: Task(client, 0, {}, {}) for client in (5, 0, 4)}
+    done, _ = fleet.execute(77, phases.update, tasks, {}, chain=True)
+    return list(done), FinishedMap(77, phases.update, tasks, {}, done)
+
+
+def test_a_chain_is_one_call(ray_pool: RayFleet, calls: Calls) -> None:
+    run_chain(ray_pool)
+    assert [clients for _, clients, _ in calls] == [[5, 0, 4]]
+    ray_pool.forget(77)
+
+
+def test_a_chain_with_a_lost_link_is_made_again_as_a_whole(
+    ray_pool: RayFleet, here: BaseFleet, calls: Calls
+) -> None:
+    _, expected = run_chain(here)
+    _, made = run_chain(ray_pool)
+    os.kill(pids(ray_pool)[calls[0][0]], signal.SIGKILL)
+    weights, found = {UpdateId(77, 0): 0.5, UpdateId(77, 4): 0.25}, []
+    for fleet, finished in ((ray_pool, made), (here, expected)):
+        mean = fleet.reduce(Mean("w", weights, {77: finished}))
+        found.append(fleet.get(mean).tobytes())
+    assert found[0] == found[1]
+    assert [clients for _, clients, _ in calls] == [[5, 0, 4]] * 2
+    ray_pool.forget(77)

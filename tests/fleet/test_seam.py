@@ -22,7 +22,7 @@ class Bounds(NamedTuple):
     high: float
 
 
-# -- what arrives ----------------------------------------------------------------------------------------------------
+# -- what arrives ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_strangers_are_refused(fleet: BaseFleet) -> None:
         fleet.map(phases.describe, [0, 6])
 
 
-# -- randomness ------------------------------------------------------------------------------------------------------
+# -- randomness ------------------------------------------------------------------------------------
 
 
 def test_draws_depend_on_seed_round_and_client_alone(fleet: BaseFleet) -> None:
@@ -182,7 +182,7 @@ def test_cohorts_keep_to_those_allowed(fleet: BaseFleet) -> None:
         fleet.sample(3, among=[])
 
 
-# -- effects ---------------------------------------------------------------------------------------------------------
+# -- effects ---------------------------------------------------------------------------------------
 
 
 def test_state_is_a_snapshot_and_changes_after_the_whole_map(fleet: BaseFleet) -> None:
@@ -224,7 +224,7 @@ def test_replies_come_by_ascending_client(fleet: BaseFleet) -> None:
     assert len(fleet.map(phases.describe, [])) == 0
 
 
-# -- means -----------------------------------------------------------------------------------------------------------
+# -- means -----------------------------------------------------------------------------------------
 
 
 def test_means_have_the_same_bits_in_every_place(here: BaseFleet, on_ray: BaseFleet) -> None:
@@ -331,7 +331,7 @@ def test_if_all_diverge_nobody_is_left(fleet: BaseFleet) -> None:
     assert fleet.table == {}
 
 
-# -- lifetimes -------------------------------------------------------------------------------------------------------
+# -- lifetimes -------------------------------------------------------------------------------------
 
 
 def test_updates_are_freed_with_their_replies(fleet: BaseFleet) -> None:
@@ -361,7 +361,7 @@ def test_updates_of_a_void_round_are_freed(fleet: BaseFleet) -> None:
         assert report["held"] == []
 
 
-# -- errors ----------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def test_reports_above_a_megabyte_are_refused(fleet: BaseFleet) -> None:
@@ -402,7 +402,7 @@ def test_a_phase_returns_an_out(fleet: BaseFleet) -> None:
         fleet.map(phases.no_out, [0])
 
 
-# -- named sets, the server, examinations ----------------------------------------------------------------------------
+# -- named sets, the server, examinations ----------------------------------------------------------
 
 
 def test_named_sets_reach_a_phase_by_name(fleet: BaseFleet) -> None:
@@ -452,7 +452,7 @@ def test_a_cohort_that_was_drawn_ahead_is_the_same(fleet: BaseFleet) -> None:
         assert fleet.sample(fleet.round + 1) == drawn[fleet.round + 1]
 
 
-# -- costs and what a method leaves ----------------------------------------------------------------------------------
+# -- costs and what a method leaves ----------------------------------------------------------------
 
 
 def test_costs_are_bytes_each_way_and_sample_passes(fleet: BaseFleet) -> None:

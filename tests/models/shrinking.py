@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from rayfl.component import component
-from rayfl.models.network import Network, Shape, linear_on
+from rayfl.models.network import Network, Shape, add_linear_head
 
 
 @component
@@ -25,4 +25,4 @@ class Shrinking:
                 norm,
                 nn.ReLU(),
             ]
-        return linear_on(nn.Sequential(*layers, nn.Flatten()), self.width, classes)
+        return add_linear_head(nn.Sequential(*layers, nn.Flatten()), self.width, classes)

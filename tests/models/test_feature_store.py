@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from rayfl.errors import StorageError
 from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, chunks

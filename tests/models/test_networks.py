@@ -12,7 +12,7 @@ from torch import nn
 
 from rayfl.errors import ConfigError
 from rayfl.models import MODELS
-from rayfl.models.blocks import halved, normaliser
+from rayfl.models.blocks import choose_norm, pool_before_relu
 from rayfl.models.heads import ProjectedClassifier, projection_mlp
 from rayfl.models.network import Network, Shape, initialise, parameter_count
 
@@ -166,7 +166,7 @@ def test_the_maximum_before_a_relu_is_the_same_to_the_last_bit(
     )
     weight = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(1)).to(kind)
     found = []
-    for layers in ([nn.ReLU(), nn.MaxPool2d(2)], halved(nn.ReLU(inplace=True))):
+    for layers in ([nn.ReLU(), nn.MaxPool2d(2)], pool_before_relu(nn.ReLU(inplace=True))):
         leaf = x.clone().requires_grad_()
         out = nn.Sequential(*layers)(leaf)
         (out * weight).sum().backward()
@@ -196,7 +196,7 @@ def test_group_normalisation_keeps_no_statistics(name: str) -> None:
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 32), (16, 16), (48, 16), (7, 1)])
 def test_groups_divide_the_channels(channels: int, groups: int) -> None:
-    layer = normaliser("group")(channels)
+    layer = choose_norm("group")(channels)
     assert isinstance(layer, nn.GroupNorm)
     assert layer.num_groups == groups
 
@@ -215,9 +215,10 @@ def test_widths_of_cnn4_are_free() -> None:
 def test_the_stem_for_small_images_keeps_their_resolution() -> None:
     small, large = (made({"name": "resnet10", "stem": stem}) for stem in ("cifar", "imagenet"))
     x = torch.zeros(1, 3, 32, 32)
-    sides = [
-        net.trunk.layer1(net.trunk.maxpool(net.trunk.conv1(x))).shape[-1] for net in (small, large)
-    ]  # type: ignore[operator]
+    sides = []
+    for trunk in (small.trunk, large.trunk):
+        stem = trunk.maxpool(trunk.conv1(x))  # type: ignore[operator]
+        sides.append(trunk.layer1(stem).shape[-1])  # type: ignore[operator]
     assert sides == [32, 8]
 
 

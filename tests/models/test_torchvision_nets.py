@@ -9,7 +9,7 @@ import torch
 
 from rayfl.errors import ConfigError, DataError
 from rayfl.models.network import Shape, initialise
-from rayfl.models.torchvision_nets import Torchvision, cut
+from rayfl.models.torchvision_nets import Torchvision, cut_network
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from rayfl.models.torchvision_nets import Torchvision, cut
 def test_a_network_is_cut_before_its_last_linear_layer(
     name: str, shape: Shape, width: int, head: str
 ) -> None:
-    network, found = cut(name, shape, classes=5)
+    network, found = cut_network(name, shape, classes=5)
     assert (network.feature_dim, found) == (width, head)
     x = torch.rand(2, 3, *shape[:2], generator=torch.Generator().manual_seed(0))
     assert network(x).shape == (2, 5)
@@ -57,7 +57,7 @@ def test_the_cut_changes_no_logit() -> None:
 )
 def test_what_cannot_be_cut_is_refused(name: str, shape: Shape, rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):
-        cut(name, shape, classes=10)
+        cut_network(name, shape, classes=10)
 
 
 def test_weights_fill_the_trunk_and_leave_the_head_random(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from rayfl.errors import ConfigError, DataError
 from rayfl.models.weights import (
-    below,
-    imagenet_weights,
+    allow_stand_ins,
+    fetch_imagenet_weights,
+    find_weights,
     load_exactly,
     read_weights,
-    stand_ins,
-    weights_from,
+    strip_prefix,
 )
 
 
@@ -110,7 +110,7 @@ def test_what_a_trainer_leaves_in_a_checkpoint_is_never_imported(
 def test_stand_ins_do_not_outlive_the_reading(tmp_path: Path, lightning: ModuleType) -> None:
     torch.save({"a": torch.ones(1), "c": lightning.ModelCheckpoint}, tmp_path / "w.pt")
     before = torch.serialization.get_safe_globals()
-    with stand_ins((tmp_path / "w.pt").read_bytes()):
+    with allow_stand_ins((tmp_path / "w.pt").read_bytes()):
         assert len(torch.serialization.get_safe_globals()) == len(before) + 1
     assert torch.serialization.get_safe_globals() == before
 
@@ -146,17 +146,17 @@ def test_a_file_without_tensors_is_refused(tmp_path: Path, content: Any) -> None
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"must exist; got .*nowhere\.pt\. Check the path"):
-        weights_from(str(tmp_path / "nowhere.pt"), "resnet18")
+        find_weights(str(tmp_path / "nowhere.pt"), "resnet18")
 
 
 def test_a_prefix_selects_and_is_cut_off(weights: dict[str, Tensor]) -> None:
-    assert list(below({"encoder.a": weights["a"], "head.b": weights["b"]}, "encoder.", "file")) == [
-        "a"
-    ]
+    assert list(
+        strip_prefix({"encoder.a": weights["a"], "head.b": weights["b"]}, "encoder.", "file")
+    ) == ["a"]
     with pytest.raises(
         DataError, match=r"of file must start with 'net.'; got encoder, head. Set `prefix`"
     ):
-        below({"encoder.a": weights["a"], "head.b": weights["b"]}, "net.", "file")
+        strip_prefix({"encoder.a": weights["a"], "head.b": weights["b"]}, "net.", "file")
 
 
 def small() -> nn.Module:
@@ -202,7 +202,7 @@ def test_a_tensor_out_of_place_is_named_and_nothing_is_loaded(
 @pytest.mark.parametrize("network", ["resnet10", "nothing"])
 def test_imagenet_weights_exist_for_torchvisions_networks_only(network: str) -> None:
     with pytest.raises(ConfigError, match=f"that torchvision offers them for; got {network}"):
-        imagenet_weights(network)
+        fetch_imagenet_weights(network)
 
 
 def test_imagenet_weights_that_cannot_be_fetched_say_where_to_put_them(
@@ -217,4 +217,4 @@ def test_imagenet_weights_that_cannot_be_fetched_say_where_to_put_them(
     with pytest.raises(
         DataError, match=r"checkpoints/resnet18-\w+\.pth\. Put the file there by hand.*no route"
     ):
-        imagenet_weights("resnet18")
+        fetch_imagenet_weights("resnet18")

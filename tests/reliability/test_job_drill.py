@@ -18,9 +18,9 @@ import yaml
 
 import rayfl
 from rayfl.tracking.tracker import default_uri, quiet_client
+from tests.commands import BIN, free_ports
 from tests.nodes import Node, short_folder, surroundings, wait_for
 from tests.reliability.drills import ROOT, SETTINGS, comparable, noted
-from tests.test_job import BIN, free_ports
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,8 +10,8 @@ import pytest
 
 from rayfl.errors import RayflError
 from rayfl.run.experiment import run
-from rayfl.study.gather import gathered
-from rayfl.study.order import Order
+from rayfl.study.gather import gather_results
+from rayfl.study.order import StudyOrder
 from rayfl.study.result import StudyResult
 from rayfl.tracking.tracker import default_uri
 from tests.study.tiny import study_file
@@ -57,7 +57,7 @@ class Made:
 
     @property
     def result(self) -> StudyResult:
-        return gathered(self.path, self.output)
+        return gather_results(self.path, self.output)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made")
     path = study_file(folder, CHANGES)
     output = folder / "out"
-    order = Order(path, ONLY, output=output)
+    order = StudyOrder(path, ONLY, output=output)
     order.remember()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow's own, of libraries that it uses

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rayfl.run.store import Record
 from rayfl.study.result import CellResult, Kind, StudyResult, Value
-from rayfl.study.schema import Choice, Layout, Score, Study
+from rayfl.study.schema import Choice, Score, Study, TableLayout
 
 Figures = tuple[Sequence[float], float | None]
 """Ours, one a seed, and the printed one."""
 
 
 def value(ours: Sequence[float], printed: float | None = None, lower: bool = False) -> Value:
-    figure = {} if printed is None else {"printed": f"{printed:.2f}", "printed_value": printed}
-    return Value(
-        "accuracy (%)", tuple(ours), tuple(range(len(ours))), lower_is_better=lower, **figure
-    )  # type: ignore[arg-type]
+    seeds = tuple(range(len(ours)))
+    bare = Value("accuracy (%)", tuple(ours), seeds, lower_is_better=lower)
+    if printed is None:
+        return bare
+    return replace(bare, printed=f"{printed:.2f}", printed_value=printed)
 
 
 def cell(
@@ -37,14 +39,18 @@ def cell(
     )
 
 
-def result(cells: Sequence[CellResult], layout: Layout | None = None, **more: Any) -> StudyResult:
+def result(
+    cells: Sequence[CellResult], layout: TableLayout | None = None, **more: Any
+) -> StudyResult:
     """The study that has these cells, its axes in the order of the first one's choices."""
     axes: dict[str, dict[str, Choice]] = {axis: {} for axis in cells[0].choices}
     for each in cells:
         for axis, name in each.choices.items():
             axes[axis].setdefault(name, Choice(title=each.titles[axis]))
     others = [axis for axis in axes if axis != "method"]
-    table = layout or Layout(rows=["method"] if "method" in axes else others[:1], columns=others)
+    table = layout or TableLayout(
+        rows=["method"] if "method" in axes else others[:1], columns=others
+    )
     scores = {"accuracy": Score(title="accuracy (%)", percent=True)}
     study = Study(
         title=more.pop("title", "A & B"),

@@ -6,24 +6,32 @@ import json
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from matplotlib.colors import to_rgb
 
-from rayfl.plots.run_figures import wide
-from rayfl.plots.style import COLOURS, DASHES, DPI, MARKERS, png, style, svg, wrapped
-from rayfl.report.chart import MOST_POINTS, Chart, Line, chart_figure, over_seeds, thinned
+from rayfl.plots.style import (
+    COLOURS,
+    DASHES,
+    DPI,
+    MARKERS,
+    choose_line_style,
+    make_panel_figure,
+    render_png,
+    render_svg,
+    wrap_title,
+)
+from rayfl.report.chart import MOST_POINTS, Chart, ChartLine, average_seeds, draw_chart, thin_points
 
 CHART = Chart(
     "MNIST",
     "round",
     "test accuracy (%)",
-    [Line("a < b", [1, 2], [50.0, 60.123456]), Line("c", [1], [3.0])],
+    [ChartLine("a < b", [1, 2], [50.0, 60.123456]), ChartLine("c", [1], [3.0])],
 )
 
 
 def test_repetitions_become_mean_least_and_greatest_at_rounds_that_all_have() -> None:
-    line = over_seeds("x", [([1, 2, 3], [0.1, 0.2, 0.9]), ([1, 2], [0.3, 0.4]), ([], [])], 100)
+    line = average_seeds("x", [([1, 2, 3], [0.1, 0.2, 0.9]), ([1, 2], [0.3, 0.4]), ([], [])], 100)
     assert line is not None
     assert list(line.x) == [1, 2]
     for values, wanted in (
@@ -35,17 +43,17 @@ def test_repetitions_become_mean_least_and_greatest_at_rounds_that_all_have() ->
 
 
 def test_one_run_has_no_band_and_none_no_line() -> None:
-    alone = over_seeds("x", [([1, 2], [0.1, 0.2])])
+    alone = average_seeds("x", [([1, 2], [0.1, 0.2])])
     assert alone is not None
     assert not alone.low
-    assert over_seeds("x", [([], [])]) is None
-    assert over_seeds("x", [([1], [0.1]), ([2], [0.1])]) is None
+    assert average_seeds("x", [([], [])]) is None
+    assert average_seeds("x", [([1], [0.1]), ([2], [0.1])]) is None
 
 
 @given(st.integers(1, 5000))
 def test_thinning_keeps_both_ends_and_bounds_the_number(count: int) -> None:
     values = list(range(count))
-    kept = thinned(values)
+    kept = thin_points(values)
     assert kept[0] == 0
     assert kept[-1] == count - 1
     assert len(kept) <= MOST_POINTS + 1
@@ -62,7 +70,7 @@ def test_a_chart_is_plain_data_for_the_page() -> None:
 
 
 def test_lines_differ_without_colour_and_colours_without_lines() -> None:
-    looks = [style(number) for number in range(len(COLOURS) * len(DASHES))]
+    looks = [choose_line_style(number) for number in range(len(COLOURS) * len(DASHES))]
     assert len({(look["color"], look["linestyle"]) for look in looks}) == len(looks)
     assert len(set(COLOURS)) == len(set(MARKERS)) == len(COLOURS)
     # Okabe and Ito's colours also differ in lightness, which is what a copier keeps.
@@ -74,8 +82,8 @@ def test_lines_differ_without_colour_and_colours_without_lines() -> None:
     "names", [["a", "b"], [f"a rather long name of a method, number {i}" for i in range(12)]]
 )
 def test_the_legend_covers_no_data(names: list[str]) -> None:
-    figure = chart_figure(
-        Chart("", "round", "y", [Line(name, [1, 2], [i, 1.0]) for i, name in enumerate(names)])
+    figure = draw_chart(
+        Chart("", "round", "y", [ChartLine(name, [1, 2], [i, 1.0]) for i, name in enumerate(names)])
     )
     figure.draw_without_rendering()
     (legend,) = figure.legends
@@ -87,12 +95,12 @@ def test_the_legend_covers_no_data(names: list[str]) -> None:
 
 
 def test_what_is_printed_is_drawn_as_open_markers() -> None:
-    figure = chart_figure(
+    figure = draw_chart(
         Chart(
             "",
             "K",
             "y",
-            [Line("ours", [1, 20], [1, 2]), Line("p", [1, 20], [1, 2], joined=False)],
+            [ChartLine("ours", [1, 20], [1, 2]), ChartLine("p", [1, 20], [1, 2], joined=False)],
             log=True,
         )
     )
@@ -106,7 +114,7 @@ def test_what_is_printed_is_drawn_as_open_markers() -> None:
 
 
 def test_a_picture_has_enough_points() -> None:
-    content = png(chart_figure(CHART))
+    content = render_png(draw_chart(CHART))
     assert content.startswith(b"\x89PNG")
     width, height = (int.from_bytes(content[start : start + 4], "big") for start in (16, 20))
     assert DPI >= 130
@@ -115,7 +123,7 @@ def test_a_picture_has_enough_points() -> None:
 
 
 def test_an_inline_drawing_takes_the_colour_of_the_page_and_is_the_same_twice() -> None:
-    first, second = (svg(chart_figure(CHART)) for _ in range(2))
+    first, second = (render_svg(draw_chart(CHART)) for _ in range(2))
     assert first == second
     assert first.startswith("<svg")
     assert not re.search("#000000|<metadata|<script|http://(?!www.w3.org)", first)
@@ -125,15 +133,15 @@ def test_an_inline_drawing_takes_the_colour_of_the_page_and_is_the_same_twice() 
 
 @pytest.mark.parametrize(("joined", "legends"), [(True, 0), (False, 1)])
 def test_one_line_needs_no_legend_unless_it_is_printed(joined: bool, legends: int) -> None:
-    figure = chart_figure(Chart("", "K", "y", [Line("printed", [1, 2], [1, 2], joined=joined)]))
+    figure = draw_chart(Chart("", "K", "y", [ChartLine("printed", [1, 2], [1, 2], joined=joined)]))
     assert len(figure.legends) == legends
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
 def test_small_multiples_have_as_many_axes_as_asked_for(count: int) -> None:
-    assert len(wide(count, 3, 3).axes) == count
+    assert len(make_panel_figure(count, 3, 3).axes) == count
 
 
 def test_titles_break_between_words() -> None:
-    assert wrapped("one two three", 8) == "one two\nthree"
-    assert wrapped("") == ""
+    assert wrap_title("one two three", 8) == "one two\nthree"
+    assert wrap_title("") == ""

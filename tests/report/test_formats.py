@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.report.formats import latex, long_csv, markdown, md, scale_note, tex
+from rayfl.report.latex import escape_latex, write_latex
+from rayfl.report.long_csv import write_csv
+from rayfl.report.markdown import escape_markdown, write_markdown
+from rayfl.report.wording import describe_scale
 from rayfl.study.result import StudyResult
 from tests.report.results import cell, grid, record, result
 
@@ -35,7 +38,7 @@ def scaled(tmp_path: Path) -> StudyResult:
 
 
 def test_markdown_has_ours_printed_and_difference() -> None:
-    lines = markdown(FOUND).splitlines()
+    lines = write_markdown(FOUND).splitlines()
     assert (
         "| method | X: ours | X: printed | X: difference | 50%: ours | 50%: printed | 50%: difference |"
         in lines
@@ -45,17 +48,17 @@ def test_markdown_has_ours_printed_and_difference() -> None:
 
 
 def test_markdown_without_printed_figures_has_one_column_each() -> None:
-    text = markdown(grid({m: {"x": ([v], None)} for m, v in (("a", 1.0), ("b", 2.0))}))
+    text = write_markdown(grid({m: {"x": ([v], None)} for m, v in (("a", 1.0), ("b", 2.0))}))
     assert "| method | accuracy (%) |" in text
     assert "Rank agreement" not in text
 
 
 def test_notes_say_scale_and_what_is_missing(scaled: StudyResult) -> None:
-    text = markdown(scaled)
+    text = write_markdown(scaled)
     assert "Scale 0.1: rounds 100 to 10. Levels are not comparable with printed ones." in text
     assert "- B: b is not built" in text
     assert "# A, X (seeds run: 0)\nrayfl study x\n# B, X (seeds run: none)" in text
-    assert scale_note(FOUND) == ""
+    assert describe_scale(FOUND) == ""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_notes_say_scale_and_what_is_missing(scaled: StudyResult) -> None:
     ],
 )
 def test_markdown_escapes(plain: str, escaped: str) -> None:
-    assert md(plain) == escaped
+    assert escape_markdown(plain) == escaped
 
 
 @pytest.mark.parametrize(
@@ -82,11 +85,11 @@ def test_markdown_escapes(plain: str, escaped: str) -> None:
     ],
 )
 def test_latex_escapes(plain: str, escaped: str) -> None:
-    assert tex(plain) == escaped
+    assert escape_latex(plain) == escaped
 
 
 def test_latex_has_as_many_cells_as_columns_and_everything_closed(scaled: StudyResult) -> None:
-    for text in (latex(FOUND), latex(scaled)):
+    for text in (write_latex(FOUND), write_latex(scaled)):
         assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 1
         assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
         bare = text.replace(r"\{", "").replace(r"\}", "")
@@ -102,7 +105,7 @@ def test_latex_has_as_many_cells_as_columns_and_everything_closed(scaled: StudyR
 
 
 def test_latex_rules_span_their_columns_and_signs_are_minus_signs() -> None:
-    text = latex(FOUND)
+    text = write_latex(FOUND)
     assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-7}" in text
     assert r"& \multicolumn{3}{c}{X} & \multicolumn{3}{c}{50\%} \\" in text
     assert (
@@ -112,7 +115,7 @@ def test_latex_rules_span_their_columns_and_signs_are_minus_signs() -> None:
 
 
 def test_csv_has_a_line_a_cell_with_all_that_is_known(scaled: StudyResult) -> None:
-    rows = list(csv.DictReader(io.StringIO(long_csv(FOUND))))
+    rows = list(csv.DictReader(io.StringIO(write_csv(FOUND))))
     assert len(rows) == 4
     first = next(row for row in rows if (row["method"], row["dataset"]) == ("A_B", "X"))
     assert (float(first["mean"]), first["n"], first["values"], first["seeds"]) == (
@@ -123,7 +126,7 @@ def test_csv_has_a_line_a_cell_with_all_that_is_known(scaled: StudyResult) -> No
     )
     assert float(first["std"]) == pytest.approx(2**0.5)
     assert (first["printed"], first["difference"], first["best"]) == ("91.00", "0", "0")
-    a, b = csv.DictReader(io.StringIO(long_csv(scaled)))
+    a, b = csv.DictReader(io.StringIO(write_csv(scaled)))
     assert (a["scaled"], a["scale"], a["scenarios"], a["digests"]) == (
         "rounds 100 to 10",
         "0.1",

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayfl.plots.style import png
-from rayfl.report.clients import correlation, estimates
-from rayfl.report.costs import cost_of
-from rayfl.report.curves import number_in, spans_decades
-from rayfl.report.gallery import OF_RUNS, gallery, metrics_of, panels_of, sensitivity, setting_of
+from rayfl.plots.style import render_png
+from rayfl.report.clients import collect_estimates, correlate_points
+from rayfl.report.costs import measure_cost
+from rayfl.report.gallery import OF_RUNS, draw_gallery, group_panels, list_metrics
 from rayfl.report.material import Group
+from rayfl.report.sensitivity import draw_sensitivity, find_number, find_setting, spans_decades
 from rayfl.study.result import StudyResult
-from rayfl.study.schema import FIGURES, Choice, Layout, Score
+from rayfl.study.schema import FIGURES, Choice, Score, TableLayout
 from tests.report.conftest import Made
 from tests.report.results import cell, record, result
 
@@ -34,7 +34,7 @@ def test_every_name_that_a_study_may_use_can_be_drawn() -> None:
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's and torch's own, when a model is read
 def test_all_figures_of_real_runs(made: Made) -> None:
-    drawn, lacking = gallery(made.result, FIGURES)
+    drawn, lacking = draw_gallery(made.result, FIGURES)
     names = {drawing.name.split("_")[0] for drawing in drawn}
     assert names == {
         "test", "labels", "reliability", "confusion", "similarity", "tsne", "classes", "sizes", "noise", "transition",
@@ -49,7 +49,7 @@ def test_all_figures_of_real_runs(made: Made) -> None:
 
 
 def test_curves_are_means_over_seeds_with_bands(tmp_path: Path) -> None:
-    drawn, _ = gallery(of_runs(tmp_path), ["curves"])
+    drawn, _ = draw_gallery(of_runs(tmp_path), ["curves"])
     assert [drawing.title for drawing in drawn] == [
         "Test accuracy (%) over rounds, X",
         "Test accuracy (%) over rounds, Y",
@@ -65,13 +65,13 @@ def test_curves_are_means_over_seeds_with_bands(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted({*FIGURES} - {"curves", "distributions"}))
 def test_runs_without_data_for_a_figure_give_a_reason(name: str, tmp_path: Path) -> None:
     cells = [cell({"method": m, "dataset": "x"}, [1.0], records=[record(tmp_path)]) for m in "ab"]
-    drawn, lacking = gallery(result(cells), [name])
+    drawn, lacking = draw_gallery(result(cells), [name])
     assert drawn == []
     assert len(lacking[name]) > 20
 
 
 def test_nothing_run_is_a_reason_too() -> None:
-    drawn, lacking = gallery(
+    drawn, lacking = draw_gallery(
         result([cell({"method": "a", "dataset": "x"}, missing="not run yet")]), ["curves", "nose"]
     )
     assert drawn == []
@@ -82,7 +82,7 @@ def test_nothing_run_is_a_reason_too() -> None:
 def test_a_method_looks_the_same_in_every_panel(tmp_path: Path) -> None:
     runs = [record(tmp_path)]
     cells = [cell({"method": m, "dataset": d}, [1.0], records=runs) for m, d in ("ax", "bx", "by")]
-    x, y = panels_of(result(cells))
+    x, y = group_panels(result(cells))
     assert [(group.title, group.style) for group in (*x.groups, *y.groups)] == [
         ("A", 0),
         ("B", 1),
@@ -97,7 +97,7 @@ def test_costs_are_not_drawn_over_rounds() -> None:
         "b": Score(title="b", metric="clusters/adjusted_rand"),
     }
     object.__setattr__(found.study, "scores", scores)
-    assert metrics_of(found) == ["test/accuracy", "clusters/adjusted_rand"]
+    assert list_metrics(found) == ["test/accuracy", "clusters/adjusted_rand"]
 
 
 # -- of clients ------------------------------------------------------------------------------------------------------
@@ -109,11 +109,11 @@ def test_reliability_is_held_against_the_true_noise_of_all_seeds(tmp_path: Path)
         "noise_rate": np.array([0.0, 0.4, 0.8]),
     }
     found = of_runs(tmp_path, arrays=arrays)
-    group = panels_of(found)[0].groups[0]
-    points = estimates(group, "estimate/reliability")
+    group = group_panels(found)[0].groups[0]
+    points = collect_estimates(group, "estimate/reliability")
     assert points.tolist() == [[0.0, 0.9], [0.4, 0.5]] * 2
-    assert correlation(points) == pytest.approx(-1.0)
-    drawn, _ = gallery(found, ["reliability"])
+    assert correlate_points(points) == pytest.approx(-1.0)
+    drawn, _ = draw_gallery(found, ["reliability"])
     assert "A: r = -1.00; B: r = -1.00" in drawn[0].alt
     assert [axes.get_xlabel() for axes in drawn[0].figure.axes] == ["wrong labels (%)"] * 2  # type: ignore[union-attr]
 
@@ -124,7 +124,7 @@ def test_confusions_of_seeds_are_summed(tmp_path: Path) -> None:
         arrays={"confusion": np.array([[3, 1], [0, 4]])},
         facts={"classes": ["cat", "dog"]},
     )
-    drawn, _ = gallery(found, ["confusion"])
+    drawn, _ = draw_gallery(found, ["confusion"])
     assert "A 87.5 % on the diagonal" in drawn[0].alt
     axes = drawn[0].figure.axes[0]  # type: ignore[union-attr]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["cat", "dog"]
@@ -141,12 +141,12 @@ def test_pictures_and_arrays_of_older_runs_are_used(tmp_path: Path) -> None:
     found = result(
         [cell({"method": m, "dataset": "x"}, [1.0], records=[record(tmp_path)]) for m in "a"]
     )
-    drawn, lacking = gallery(found, ["confusion", "dendrogram", "similarity"])
+    drawn, lacking = draw_gallery(found, ["confusion", "dendrogram", "similarity"])
     assert not lacking
     assert drawn[0].image == b"picture"
     assert "3 clients, last merged at distance 0.4" in drawn[1].alt
     assert "between 0.2 and 0.5 off the diagonal" in drawn[2].alt
-    assert all(png(drawing.figure) for drawing in drawn[1:])  # type: ignore[arg-type]
+    assert all(render_png(drawing.figure) for drawing in drawn[1:])  # type: ignore[arg-type]
 
 
 # -- costs -----------------------------------------------------------------------------------------------------------
@@ -161,12 +161,12 @@ def test_costs_are_per_participant_and_in_the_units_of_the_paper(tmp_path: Path)
         "cost/backward": 400,
     }
     facts = {"parameters": 500_000, "mean_client_samples": 100.0}
-    cost = cost_of(Group("m", [record(tmp_path, (0.1, 0.2), metrics=metrics, facts=facts)]))
+    cost = measure_cost(Group("m", [record(tmp_path, (0.1, 0.2), metrics=metrics, facts=facts)]))
     assert cost is not None
     assert (cost.down, cost.up, cost.forward, cost.backward) == (4.0, 2.0, 300.0, 200.0)
     assert cost.row()["communication (M)"] == "2.00M + 1.00M"
     assert cost.row()["computation (F, B)"] == "3.00F + 2.00B"
-    unknown = cost_of(Group("m", [record(tmp_path, metrics=metrics)]))
+    unknown = measure_cost(Group("m", [record(tmp_path, metrics=metrics)]))
     assert unknown is not None
     assert unknown.row()["communication (M)"] == "-"
 
@@ -174,7 +174,7 @@ def test_costs_are_per_participant_and_in_the_units_of_the_paper(tmp_path: Path)
 def test_federated_averaging_costs_one_model_each_way_and_its_epochs(made: Made) -> None:
     found = made.result.at(method="fedavg", noise="noisy")
     assert found is not None
-    cost = cost_of(Group("FedAvg", list(found.records.values())))
+    cost = measure_cost(Group("FedAvg", list(found.records.values())))
     assert cost is not None
     assert cost.row()["communication (M)"] == "1.00M + 1.00M"
     assert cost.row()["computation (F, B)"] == "2.00F + 2.00B"
@@ -191,7 +191,7 @@ def test_a_score_is_drawn_against_the_number_that_an_axis_sets() -> None:
     found = result(cells)
     for name in ("k2", "k8"):
         found.study.axes["k"][name] = Choice(title=name, set={"method.k": int(name[1:])})
-    (drawing,) = sensitivity(found)
+    (drawing,) = draw_sensitivity(found)
     chart = drawing.chart
     assert chart is not None
     assert (chart.xlabel, chart.ylabel, chart.log) == ("k", "accuracy (%)", False)
@@ -207,12 +207,14 @@ def test_a_score_is_drawn_against_the_number_that_an_axis_sets() -> None:
 
 def test_numbers_of_different_settings_are_different_charts() -> None:
     names = {"K 2": "k", "K 4": "k", "T 0.1": "temperature", "T 1": "temperature"}
-    found = result([cell({"setting": name}, [1.0]) for name in names], Layout(rows=["setting"]))
+    found = result(
+        [cell({"setting": name}, [1.0]) for name in names], TableLayout(rows=["setting"])
+    )
     for name, key in names.items():
         found.study.axes["setting"][name] = Choice(
             title=name, set={"method": {key: float(name.split()[1])}}
         )
-    assert [drawing.chart.xlabel for drawing in sensitivity(found) if drawing.chart] == [
+    assert [drawing.chart.xlabel for drawing in draw_sensitivity(found) if drawing.chart] == [
         "k",
         "temperature",
     ]
@@ -231,7 +233,7 @@ def test_numbers_of_different_settings_are_different_charts() -> None:
     ],
 )
 def test_numbers_in_titles(title: str, number: float | None) -> None:
-    assert number_in(title) == number
+    assert find_number(title) == number
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_numbers_in_titles(title: str, number: float | None) -> None:
 def test_the_one_number_that_a_choice_sets_comes_before_its_title(
     settings: dict[str, object], found: object
 ) -> None:
-    assert setting_of("axis", Choice(title="is 7", set=settings)) == found
+    assert find_setting("axis", Choice(title="is 7", set=settings)) == found
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from rayfl.report.publish import publish, track
+from rayfl.report.publish import log_report, publish_report
 from rayfl.tracking.tracker import quiet_client
 from rayfl.tracking.view import address
 from tests.report.chromium import Tab, tab
@@ -87,8 +87,8 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def logged(made: Made, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report among the runs; the part of the address that shows it."""
     folder = tmp_path_factory.mktemp("report")
-    publish(made.result, folder, ["curves"])
-    return track(made.result, folder, made.uri, TITLE)
+    publish_report(made.result, folder, ["curves"])
+    return log_report(made.result, folder, made.uri, TITLE)
 
 
 @pytest.fixture(scope="module")

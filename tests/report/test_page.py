@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.report.gallery import gallery
-from rayfl.report.page import page
-from rayfl.report.publish import publish
+from rayfl.report.gallery import draw_gallery
+from rayfl.report.page import write_page
+from rayfl.report.publish import publish_report
 from rayfl.study.result import StudyResult
 from tests.report.chromium import Tab, tab
 from tests.report.conftest import Made
@@ -34,7 +34,7 @@ VOID = {"meta", "img", "br", "hr", "input", "link"}
 
 @pytest.fixture(scope="module")
 def written(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return publish(made.result, tmp_path_factory.mktemp("report"), FIGURES)
+    return publish_report(made.result, tmp_path_factory.mktemp("report"), FIGURES)
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_what_a_configuration_says_is_never_markup(tmp_path: Path) -> None:
         title=evil,
         study={"notes": evil, "paper": evil},
     )
-    drawn, lacking = gallery(found, ["curves", "reliability"])
-    text = page(found, drawn, {**lacking, evil: evil})
+    drawn, lacking = draw_gallery(found, ["curves", "reliability"])
+    text = write_page(found, drawn, {**lacking, evil: evil})
     assert "<script>alert" not in text
     assert "<img src=x" not in text
     (data,) = re.findall(r'<script type="application/json">(.*?)</script>', text)[:1]
@@ -113,7 +113,7 @@ def test_what_a_configuration_says_is_never_markup(tmp_path: Path) -> None:
 
 def test_a_study_without_any_run_has_a_page(tmp_path: Path) -> None:
     found = result([cell({"method": "a", "dataset": "x"}, [], 5.0, missing="not run yet")])
-    text = publish(found, tmp_path, ["curves"]).read_text()
+    text = publish_report(found, tmp_path, ["curves"]).read_text()
     assert "curves: no run is finished" in text
     assert "A: not run yet" in text
 
@@ -273,7 +273,7 @@ def many() -> StudyResult:
 
 
 def test_a_table_of_many_columns_scrolls_in_its_box(browser: Tab, tmp_path: Path) -> None:
-    where = publish(many(), tmp_path, [])
+    where = publish_report(many(), tmp_path, [])
     browser.size(360, 740, mobile=True)
     browser.open(where.as_uri())
     assert browser.until("document.querySelector('.scroll')?.scrollWidth > 600")

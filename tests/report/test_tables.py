@@ -7,8 +7,10 @@ import math
 import pytest
 from scipy.stats import kendalltau, spearmanr
 
-from rayfl.report.tables import absent, agreements, compared_axis, table_of
-from rayfl.study.schema import Layout
+from rayfl.report.ranking import measure_agreements
+from rayfl.report.slots import find_compared_axis
+from rayfl.report.tables import build_table, explain_missing
+from rayfl.study.schema import TableLayout
 from tests.report.results import cell, grid, result
 
 GRID = grid({
@@ -19,7 +21,7 @@ GRID = grid({
 
 
 def test_rows_and_columns_follow_the_layout() -> None:
-    table = table_of(GRID)
+    table = build_table(GRID)
     assert [table.row_titles(row) for row in table.rows] == [["A"], ["B"], ["C"]]
     assert [table.column_title(column) for column in table.columns] == ["X", "Y"]
     assert table.slots[("b",), ("x",)].value.mean == 95.0
@@ -28,13 +30,13 @@ def test_rows_and_columns_follow_the_layout() -> None:
 
 def test_an_axis_with_one_choice_is_said_once() -> None:
     found = result([cell({"method": method, "dataset": "mnist"}, [1.0]) for method in "ab"])
-    table = table_of(found)
+    table = build_table(found)
     assert table.constant == ["MNIST"]
     assert [table.column_title(column) for column in table.columns] == ["accuracy (%)"]
 
 
 def test_the_best_of_each_column_is_marked_ours_and_printed_apart() -> None:
-    slots = table_of(GRID).slots
+    slots = build_table(GRID).slots
     assert {key for key, slot in slots.items() if slot.best} == {(("b",), ("x",)), (("a",), ("y",))}
     assert {key for key, slot in slots.items() if slot.printed_best} == {
         (("a",), ("x",)),
@@ -47,15 +49,17 @@ def test_the_best_is_the_least_where_lower_is_better(lower: bool, best: str) -> 
     found = result(
         [cell({"method": m, "dataset": "x"}, [v], lower=lower) for m, v in (("a", 1.0), ("b", 2.0))]
     )
-    assert [key[0][0] for key, slot in table_of(found).slots.items() if slot.best] == [best]
+    assert [key[0][0] for key, slot in build_table(found).slots.items() if slot.best] == [best]
 
 
 def test_a_difference_is_no_rival_and_one_alone_is_not_the_best() -> None:
     cells = [cell({"method": "a", "dataset": "x"}, [1.0], 1.0)]
     cells.append(cell({"method": "gain", "dataset": "x"}, [9.0], 9.0, "difference"))
     found = result(cells)
-    assert not [slot for slot in table_of(found).slots.values() if slot.best or slot.printed_best]
-    assert agreements(found) == []
+    assert not [
+        slot for slot in build_table(found).slots.values() if slot.best or slot.printed_best
+    ]
+    assert measure_agreements(found) == []
 
 
 def test_only_methods_of_one_setting_are_rivals_wherever_they_stand() -> None:
@@ -63,20 +67,20 @@ def test_only_methods_of_one_setting_are_rivals_wherever_they_stand() -> None:
         cell({"method": m, "dataset": d}, [v])
         for m, d, v in (("a", "x", 1), ("b", "x", 2), ("a", "y", 9))
     ]
-    down = result(cells, Layout(rows=["dataset", "method"], columns=["score"]))
-    assert [key[0] for key, slot in table_of(down).slots.items() if slot.best] == [("x", "b")]
+    down = result(cells, TableLayout(rows=["dataset", "method"], columns=["score"]))
+    assert [key[0] for key, slot in build_table(down).slots.items() if slot.best] == [("x", "b")]
 
 
 def test_without_methods_the_last_axis_of_the_rows_is_compared() -> None:
     found = result(
         [cell({"k": k, "dataset": "x"}, [1.0]) for k in ("1", "2")],
-        Layout(rows=["k"], columns=["dataset"]),
+        TableLayout(rows=["k"], columns=["dataset"]),
     )
-    assert compared_axis(found) == "k"
+    assert find_compared_axis(found) == "k"
 
 
 def test_agreement_is_that_of_scipy_within_each_column_and_weighted_by_pairs_over_all() -> None:
-    x, y, overall = agreements(GRID)
+    x, y, overall = measure_agreements(GRID)
     ours, printed = [91.0, 95.0, 80.5], [91.0, 90.0, 85.0]
     assert (x.title, x.methods, x.concordant, x.pairs) == ("X", 3, 2, 3)
     assert x.kendall == pytest.approx(kendalltau(ours, printed).statistic) == pytest.approx(1 / 3)
@@ -88,7 +92,7 @@ def test_agreement_is_that_of_scipy_within_each_column_and_weighted_by_pairs_ove
 
 
 def test_equal_figures_have_no_rank() -> None:
-    (only,) = agreements(grid({m: {"x": ([5.0], p)} for m, p in (("a", 1.0), ("b", 2.0))}))
+    (only,) = measure_agreements(grid({m: {"x": ([5.0], p)} for m, p in (("a", 1.0), ("b", 2.0))}))
     assert math.isnan(only.kendall)
     assert math.isnan(only.spearman)
     assert (only.concordant, only.pairs) == (0, 1)
@@ -100,7 +104,7 @@ def test_what_is_absent_is_told_briefly() -> None:
     cells += [cell({"method": "moon", "dataset": "z"}, [1.0])]
     cells += [cell({"method": "ifca", "dataset": str(d)}, missing="not run yet") for d in range(4)]
     cells += [cell({"method": "ifca", "dataset": "z"}, [1.0])]
-    told = absent(result(cells))
+    told = explain_missing(result(cells))
     assert told == {"not built": ["RHFL"], "not run yet": ["MOON (X; Y)", "IFCA (4 of 5 cells)"]}
 
 
@@ -111,7 +115,7 @@ def test_a_wide_table_is_told_in_as_few_parts_as_will_do() -> None:
         for n in ("n1", "n2", "n3")
         for d in "xy"
     ]
-    whole = table_of(result(cells))
+    whole = build_table(result(cells))
     parts = whole.parts()
     assert len(whole.columns) * whole.width == 18
     assert [part.title for part in parts] == ["A & B: X", "A & B: Y"]
@@ -119,4 +123,4 @@ def test_a_wide_table_is_told_in_as_few_parts_as_will_do() -> None:
         ["N1", "N2", "N3"]
     ] * 2
     assert sum(len(part.slots) for part in parts) == len(whole.slots) == len(cells)
-    assert table_of(GRID).parts()[0].title == "A & B"
+    assert build_table(GRID).parts()[0].title == "A & B"

@@ -72,7 +72,7 @@ def held(folder: Path, method: Algorithm, **more: Any) -> tuple[Holdings, Scenar
     )
 
 
-# -- who sees what ---------------------------------------------------------------------------------------------------
+# -- who sees what ---------------------------------------------------------------------------------
 
 
 def test_clients_hold_their_rows_with_given_labels(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_missing_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
         refuse_missing_sets(Asking(), held(tmp_path, Asking())[0])
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(50, 4, 4, 1), (7, 3, 5, 3)])

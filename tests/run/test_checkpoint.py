@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayfl import durable
 from rayfl.errors import StorageError
 from rayfl.run.checkpoint import KEPT, CheckpointStore, Snapshot
 
@@ -137,7 +138,7 @@ def test_a_resumed_run_does_not_write_unchanged_entries_again(tmp_path: Path) ->
     assert files(tmp_path) >= {"clients/0.w.000001", "round-000001.json", "round-000002.json"}
 
 
-# -- damage ----------------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------
 
 DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes] | None]] = {
     "manifest cut": ("round-000002.json", lambda blob: blob[:-9]),
@@ -145,7 +146,7 @@ DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes] | None]] = {
     "manifest a list": ("round-000002.json", lambda blob: b"[]"),
     "manifest of another format": (
         "round-000002.json",
-        lambda blob: blob.replace(b'"format": 1', b'"format": 9'),
+        lambda blob: blob.replace(b'"format": 2', b'"format": 9'),
     ),
     "state changed": ("round-000002.state", lambda blob: blob[:-1] + bytes([blob[-1] ^ 1])),
     "state cut": ("round-000002.state", lambda blob: blob[:50]),
@@ -219,40 +220,42 @@ def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
     assert CheckpointStore(str(tmp_path)).rounds() == []
 
 
-# -- atomicity and trouble -------------------------------------------------------------------------------------------
+# -- atomicity and trouble -------------------------------------------------------------------------
 
 
-class Failing:
-    """A filesystem that fails at the n-th write."""
+def fail_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The n-th file that is written from now on fills the disk with its first half."""
+    written = [0]
 
-    def __init__(self, files: Any, writes: int) -> None:
-        self.files, self.left = files, writes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.files, name)
-
-    def open_output_stream(self, path: str) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            Path(path).write_bytes(b"half of")
+    def write_bytes(stream: Any, blob: bytes) -> int:
+        written[0] += 1
+        if written[0] > number:
+            stream.write(blob[: len(blob) // 2])
             raise OSError(errno.ENOSPC, "No space left on device")
-        return self.files.open_output_stream(path)
+        return int(stream.write(blob))
+
+    monkeypatch.setattr(durable, "_write_all", write_bytes)
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_a_write_that_fails_leaves_the_checkpoint_before_it(writes: int, tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_checkpoint_before_it(
+    writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Entry, state, manifest: whichever fails, nothing half-written is ever read."""
     store = CheckpointStore(str(tmp_path))
     write(store, snapshot(1, {0: {"w": Entry(1)}}))
-    store.files = Failing(store.files, writes)
-    match = r"the checkpoint of round 2 could not be written to .*No space left.*Free some space or set checkpoint.uri"
-    with pytest.raises(StorageError, match=match):
-        write(store, snapshot(2, {0: {"w": Entry(2)}}))
+    match = (
+        r"the checkpoint of round 2 could not be written to .*No space left.*"
+        r"Free some space or set checkpoint\.uri"
+    )
+    with monkeypatch.context() as patch:
+        fail_at(writes, patch)
+        with pytest.raises(StorageError, match=match):
+            write(store, snapshot(2, {0: {"w": Entry(2)}}))
     assert not {name for name in files(tmp_path) if name.endswith(".part")}
     found = newest(CheckpointStore(str(tmp_path)))
     assert found is not None
     assert found.round == 1
-    store.files = store.files.files
     write(store, snapshot(2, {0: {"w": Entry(2)}}))
     assert store.rounds() == [1, 2]
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rayfl.federation.scenario import Scenario, open_federation
 from rayfl.federation.split import Role
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.learn.fit import outputs, sample_losses
+from rayfl.protocol import ClientId, Report
 from rayfl.run.assembly import holdings_of, spec_of
 from rayfl.run.engine import Outcome
-from rayfl.run.evaluation import PART, Judge, total
+from rayfl.run.evaluation import PART, Judge, Verdict, add_counts
 from tests.algorithms.conformance import Row, run_toy, toy_config
-from tests.methods import Kept, Odd
+from tests.methods import Kept
 
 
 def judged(folder: Path, **more: Any) -> tuple[Judge, BaseFleet, Scenario]:
@@ -29,6 +32,20 @@ def judged(folder: Path, **more: Any) -> tuple[Judge, BaseFleet, Scenario]:
     return Judge(config, scenario, fleet), fleet, scenario
 
 
+def evaluate(judge: Judge, weights: NDArray[np.float32]) -> Verdict:
+    """The verdict on a model, at once."""
+    examination = judge.prepare(Kept(judge.fleet.put(weights)))
+    verdicts: list[Verdict] = []
+
+    def decide(reports: Mapping[ClientId, Report], seconds: float) -> None:
+        assert seconds > 0
+        verdicts.append(judge.decide(examination, reports))
+
+    judge.begin(examination, decide).wait()
+    (verdict,) = verdicts
+    return verdict
+
+
 def decided(folder: Path, **more: Any) -> tuple[Outcome, BaseFleet, Scenario]:
     row = Row(
         "deciding", {"name": "tests.methods:Deciding"}, config={"training": {"rounds": 2}, **more}
@@ -37,7 +54,7 @@ def decided(folder: Path, **more: Any) -> tuple[Outcome, BaseFleet, Scenario]:
     return (*run_toy(config), open_federation(config, 0)[1])
 
 
-# -- the test set ----------------------------------------------------------------------------------------------------
+# -- the test set ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [7, 64, 5000])
@@ -67,7 +84,7 @@ def test_a_verdict_is_that_of_one_pass_over_all_images(tmp_path: Path) -> None:
         .normal(size=len(fleet.executor.learner.resident().flat))
         .astype(np.float32)
     )  # type: ignore[attr-defined]
-    verdict = judge.evaluate(Odd(), Kept(fleet.put(weights)))
+    verdict = evaluate(judge, weights)
     test = fleet.executor.holdings.sets["test"]  # type: ignore[attr-defined]
     logits = outputs(fleet.executor.learner, weights, test.x)  # type: ignore[attr-defined]
     right = logits.argmax(axis=1) == test.y
@@ -76,13 +93,12 @@ def test_a_verdict_is_that_of_one_pass_over_all_images(tmp_path: Path) -> None:
     assert verdict.confusion.sum() == 2500
     for i, name in enumerate(scenario.classes):
         assert verdict.metrics[f"test/recall/{name}"] == pytest.approx(right[test.y == i].mean())
-    assert judge.last is verdict
 
 
 def test_testing_is_no_part_of_the_bill(tmp_path: Path) -> None:
     judge, fleet, _ = judged(tmp_path)
     weights = fleet.executor.learner.resident().dump()  # type: ignore[attr-defined]
-    judge.evaluate(Odd(), Kept(fleet.put(weights)))
+    evaluate(judge, weights)
     assert not any(fleet.costs.take().values())
 
 
@@ -118,7 +134,7 @@ def test_clusters_are_compared_with_tasks(tmp_path: Path) -> None:
     assert metrics["test/accuracy"] > 0.6
 
 
-# -- label decisions -------------------------------------------------------------------------------------------------
+# -- label decisions -------------------------------------------------------------------------------
 
 
 def test_label_decisions_against_the_truth(tmp_path: Path) -> None:
@@ -190,7 +206,7 @@ def test_keeping_nothing_has_no_precision(tmp_path: Path) -> None:
 
 def test_counts_are_added_without_overflow() -> None:
     part = np.full((2, 2), 2**31 - 1, np.int32)
-    assert total([part, part]).tolist() == [[2**32 - 2] * 2] * 2
+    assert add_counts([part, part]).tolist() == [[2**32 - 2] * 2] * 2
 
 
 def test_beliefs_are_correlated_with_how_often_models_are_right(tmp_path: Path) -> None:

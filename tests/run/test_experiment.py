@@ -21,14 +21,10 @@ import rayfl
 from rayfl.config.schema import validated
 from rayfl.errors import ConfigError, DataError, ResourceError
 from rayfl.federation.datasets.synthetic import Digits
-from rayfl.run.experiment import (
-    Interrupted,
-    flattened,
-    git_commit,
-    machine,
-    newest_unfinished,
-    run_directory,
-)
+from rayfl.run.artifacts import flatten_settings
+from rayfl.run.directory import new_name, newest_unfinished
+from rayfl.run.environment import git_commit, machine
+from rayfl.run.signals import Interrupted
 
 RAYFL = Path(sys.executable).with_name("rayfl")
 SETTINGS: dict[str, Any] = {
@@ -56,7 +52,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> rayfl.Result:
     return rayfl.run(settings(tmp_path_factory.mktemp("result")))
 
 
-# -- the result ------------------------------------------------------------------------------------------------------
+# -- the result ------------------------------------------------------------------------------------
 
 
 def test_the_history_has_every_round_with_metrics_and_times(result: rayfl.Result) -> None:
@@ -159,7 +155,7 @@ def test_no_rounds_are_a_run_too(tmp_path: Path) -> None:
     assert next(iter(none.models.values())).size == 64 * 16 + 16 + 16 * 10 + 10
 
 
-# -- place and seed --------------------------------------------------------------------------------------------------
+# -- place and seed --------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("cluster")
@@ -196,7 +192,7 @@ def test_evaluation_may_be_rarer_but_never_misses_the_last_round(
     assert rare.metrics["test/accuracy"] == result.metrics["test/accuracy"]
 
 
-# -- resuming --------------------------------------------------------------------------------------------------------
+# -- resuming --------------------------------------------------------------------------------------
 
 
 class Stopping:
@@ -283,12 +279,12 @@ def test_an_unknown_run_is_refused_with_the_last_ones(result: rayfl.Result) -> N
         rayfl.run(settings(result.config.output), resume="nothing")
 
 
-def test_every_new_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
+def test_every_new_run_has_a_name_of_its_own(tmp_path: Path) -> None:
     config = validated(settings(tmp_path))
-    assert len({run_directory(config, None) for _ in range(20)}) == 20
+    assert len({new_name(config) for _ in range(20)}) == 20
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -340,7 +336,7 @@ def test_what_the_cluster_does_not_have_is_refused_before_anything_starts(
         rayfl.run(settings(tmp_path, fleet="ray", device=device, resources=resources))
 
 
-# -- a method of the user's own --------------------------------------------------------------------------------------
+# -- a method of the user's own --------------------------------------------------------------------
 
 MY_METHODS = '''
 from dataclasses import replace
@@ -386,7 +382,7 @@ def test_a_method_in_a_file_beside_the_configuration_runs_on_ray_without_registr
     assert len(list((tmp_path / "out" / "runs").glob("*-MyAvg-*/result.json"))) == 2
 
 
-# -- small parts -----------------------------------------------------------------------------------------------------
+# -- small parts -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -398,7 +394,7 @@ def test_a_method_in_a_file_beside_the_configuration_runs_on_ray_without_registr
     ],
 )
 def test_flattening_keeps_every_leaf(tree: Mapping[str, Any], flat: Mapping[str, Any]) -> None:
-    assert flattened(tree) == flat
+    assert flatten_settings(tree) == flat
 
 
 def test_outside_a_repository_there_is_no_commit(home: Path) -> None:

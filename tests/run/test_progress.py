@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rayfl.run.progress import Clock, Lines, Live, Progress, Silent, duration, progress_for
+from rayfl.run.progress import Lines, Live, Progress, RoundClock, Silent, duration, progress_for
 
 Sleep = Callable[[float], None]
 
@@ -49,7 +49,7 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 
 
 def test_a_line_has_round_accuracy_loss_rate_and_remaining_time(sleep: Sleep) -> None:
-    clock = Clock(10)
+    clock = RoundClock(10)
     sleep(2)
     assert clock.line(record(1, accuracy=0.5, loss=1.25)) == (
         "round  1/10  accuracy 0.5000  loss 1.2500  2.0 clients/s  18s left"
@@ -59,7 +59,7 @@ def test_a_line_has_round_accuracy_loss_rate_and_remaining_time(sleep: Sleep) ->
 
 
 def test_rounds_without_evaluation_show_the_last_one(sleep: Sleep) -> None:
-    clock = Clock(3)
+    clock = RoundClock(3)
     sleep(1)
     assert "accuracy nan" in clock.line(record(1))
     clock.line(record(2, accuracy=0.5, loss=1.0))
@@ -67,9 +67,18 @@ def test_rounds_without_evaluation_show_the_last_one(sleep: Sleep) -> None:
 
 
 def test_a_resumed_run_expects_only_what_it_still_has_to_do(sleep: Sleep) -> None:
-    clock = Clock(100)
+    clock = RoundClock(100)
     sleep(1)
     assert clock.line(record(91)).endswith("9s left")
+
+
+def test_a_resumed_run_that_tells_its_history_again_does_not_believe_it_took_no_time(
+    sleep: Sleep,
+) -> None:
+    clock = RoundClock(100)
+    for done in range(1, 51):
+        line = clock.line({**record(done), "clock": {"time/elapsed_s": 2.0 * done}})
+    assert line.endswith("2.0 clients/s  1m40s left")
 
 
 def test_lines_come_seconds_apart_and_for_the_last_round(

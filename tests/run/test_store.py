@@ -118,7 +118,7 @@ def test_arrays_are_those_that_were_left(record: Record) -> None:
     assert found.arrays["similarity"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-# -- finding runs ----------------------------------------------------------------------------------------------------
+# -- finding runs ----------------------------------------------------------------------------------
 
 
 def test_the_newest_alike_is_found(tmp_path: Path) -> None:

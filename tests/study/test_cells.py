@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from rayfl.errors import ConfigError
-from rayfl.study.cells import Cell, cells, choice_of, filters, is_study, load, with_overrides
+from rayfl.study.cells import (
+    Cell,
+    apply_overrides,
+    cells,
+    find_choice,
+    is_study,
+    load,
+    parse_filters,
+)
 from tests.study.tiny import study, study_file, write
 
 
@@ -89,7 +97,7 @@ def test_only_keeps_what_it_names(
     tmp_path: Path, words: list[str], expected: list[tuple[str, ...]]
 ) -> None:
     found = study(tmp_path)
-    assert sorted(keys(cells(found, filters(found, words)))) == sorted(expected)
+    assert sorted(keys(cells(found, parse_filters(found, words)))) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +117,7 @@ def test_only_keeps_what_it_names(
 )
 def test_a_wrong_filter_names_the_nearest(tmp_path: Path, word: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        filters(study(tmp_path), [word])
+        parse_filters(study(tmp_path), [word])
 
 
 def test_a_title_shared_by_two_choices_means_neither(tmp_path: Path) -> None:
@@ -117,11 +125,11 @@ def test_a_title_shared_by_two_choices_means_neither(tmp_path: Path) -> None:
         tmp_path, {"axes": {"noise": {"noisy": {"title": "same"}, "clean": {"title": "same"}}}}
     )
     with pytest.raises(ConfigError, match="noise is one of clean, noisy; got same"):
-        choice_of(found, "noise", "same")
+        find_choice(found, "noise", "same")
 
 
 def test_overrides_hold_for_plain_settings() -> None:
-    assert with_overrides({"a": {"b": 1}}, ["a.b=2", "c=[1]"]) == {"a": {"b": 2}, "c": [1]}
+    assert apply_overrides({"a": {"b": 1}}, ["a.b=2", "c=[1]"]) == {"a": {"b": 2}, "c": [1]}
 
 
 # -- studies that are like others ------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_hours_are_not_begun_where_nobody_can_answer(home: Path) -> None:
 def test_hours_are_asked_about_where_somebody_can(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayfl.commands.study.asked", lambda: True)
+    monkeypatch.setattr("rayfl.commands.study.can_ask", lambda: True)
     path = study_file(home, {"set": {"training": {"rounds": 100_000_000}}})
     done = invoke(path, "--only", "method=fedavg", "--seeds", "1", "-o", "out")
     assert "of work? [y/N]" in done.output

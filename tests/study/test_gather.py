@@ -10,29 +10,38 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayfl.study.gather import NOT_RUN, at_scale, average, difference, entry, gathered
-from rayfl.study.order import Order
-from rayfl.study.plan import planned
+from rayfl.study.gather import (
+    NOT_RUN,
+    average_cells,
+    gather_results,
+    read_entry,
+    scale_window,
+    subtract_seeds,
+)
+from rayfl.study.order import StudyOrder
+from rayfl.study.plan import make_plan
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.runner import run_plan
 from rayfl.study.schema import Score
-from rayfl.study.table import table
+from rayfl.study.text_table import format_table
 from tests.study.tiny import study_file
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Order:
+def ran(tmp_path_factory: pytest.TempPathFactory) -> StudyOrder:
     """The tiny study without one of its cells, run."""
     home = tmp_path_factory.mktemp("ran")
     path = study_file(
         home, {"axes": {"method": {"mean": {"title": "Mean", "average": ["fedavg", "fedprox"]}}}}
     )
-    run_plan(planned(Order(path, only=("noise=clean",), output=home / "out")), lambda _: None)
     run_plan(
-        planned(Order(path, only=("method=fedavg",), seeds=(0,), output=home / "out")),
+        make_plan(StudyOrder(path, only=("noise=clean",), output=home / "out")), lambda _: None
+    )
+    run_plan(
+        make_plan(StudyOrder(path, only=("method=fedavg",), seeds=(0,), output=home / "out")),
         lambda _: None,
     )
-    return Order(path, output=home / "out")
+    return StudyOrder(path, output=home / "out")
 
 
 def scores(result: StudyResult, method: str, noise: str = "clean") -> Value:
@@ -41,8 +50,8 @@ def scores(result: StudyResult, method: str, noise: str = "clean") -> Value:
     return cell.value
 
 
-def test_scores_are_those_of_the_runs(ran: Order) -> None:
-    result = gathered(ran)
+def test_scores_are_those_of_the_runs(ran: StudyOrder) -> None:
+    result = gather_results(ran)
     cell = result.at(method="fedavg", noise="clean")
     assert cell is not None
     assert list(cell.records) == [0, 1]
@@ -59,22 +68,22 @@ def test_scores_are_those_of_the_runs(ran: Order) -> None:
     )
 
 
-def test_cells_without_all_seeds_have_those_they_have(ran: Order) -> None:
-    assert scores(gathered(ran), "fedavg", "noisy").seeds == (0,)
+def test_cells_without_all_seeds_have_those_they_have(ran: StudyOrder) -> None:
+    assert scores(gather_results(ran), "fedavg", "noisy").seeds == (0,)
 
 
-def test_what_was_not_run_or_built_says_so(ran: Order) -> None:
-    result = gathered(ran, problems={("fedprox", "noisy"): "no such file"})
+def test_what_was_not_run_or_built_says_so(ran: StudyOrder) -> None:
+    result = gather_results(ran, problems={("fedprox", "noisy"): "no such file"})
     missing = {tuple(cell.choices.values()): cell.missing for cell in result.cells}
     assert missing["fedprox", "noisy"] == "no such file"
     assert missing["gain", "noisy"] == "no such file"
     assert missing["rhfl", "noisy"] == "RHFL is not built"
     assert missing["fedavg", "clean"] == missing["gain", "clean"] == ""
-    assert gathered(ran).at(method="fedprox", noise="noisy").missing == NOT_RUN  # type: ignore[union-attr]
+    assert gather_results(ran).at(method="fedprox", noise="noisy").missing == NOT_RUN  # type: ignore[union-attr]
 
 
-def test_differences_go_seed_by_seed(ran: Order) -> None:
-    result = gathered(ran)
+def test_differences_go_seed_by_seed(ran: StudyOrder) -> None:
+    result = gather_results(ran)
     ours = scores(result, "gain")
     first, second = scores(result, "fedprox"), scores(result, "fedavg")
     assert ours.values == tuple(a - b for a, b in zip(first.values, second.values, strict=True))
@@ -83,15 +92,15 @@ def test_differences_go_seed_by_seed(ran: Order) -> None:
     assert result.at(method="gain", noise="clean").kind == "difference"  # type: ignore[union-attr]
 
 
-def test_averages_go_cell_by_cell(ran: Order) -> None:
-    result = gathered(ran)
+def test_averages_go_cell_by_cell(ran: StudyOrder) -> None:
+    result = gather_results(ran)
     means = scores(result, "mean")
     assert means.values == (scores(result, "fedavg").mean, scores(result, "fedprox").mean)
     assert scores(result, "mean", "noisy").n == 0
 
 
-def test_a_result_is_in_the_order_of_its_axes(ran: Order) -> None:
-    result = gathered(ran)
+def test_a_result_is_in_the_order_of_its_axes(ran: StudyOrder) -> None:
+    result = gather_results(ran)
     assert result.used("method") == ["fedavg", "fedprox", "gain", "rhfl", "mean"]
     assert result.used("score") == ["accuracy"]
     assert (result.title("method", "gain"), result.title("score", "accuracy")) == (
@@ -101,8 +110,8 @@ def test_a_result_is_in_the_order_of_its_axes(ran: Order) -> None:
     assert result.at(method="fedavg") is None
 
 
-def test_a_path_is_gathered_as_it_was_last_run(ran: Order) -> None:
-    result = gathered(ran.path, ran.output)
+def test_a_path_is_gathered_as_it_was_last_run(ran: StudyOrder) -> None:
+    result = gather_results(ran.path, ran.output)
     assert result.seeds == (0,)
     assert result.used("method") == ["fedavg"]
 
@@ -116,17 +125,17 @@ def test_a_path_is_gathered_as_it_was_last_run(ran: Order) -> None:
     ],
 )
 def test_difference_of_values(first: Value, second: Value, expected: Mapping[int, float]) -> None:
-    assert difference([first, second]) == expected
+    assert subtract_seeds([first, second]) == expected
 
 
 def test_an_average_needs_all() -> None:
-    assert average([Value("", (1.0, 3.0)), Value("", (4.0,))]) == {0: 2.0, 1: 4.0}
-    assert average([Value("", (1.0,)), Value("")]) == {}
+    assert average_cells([Value("", (1.0, 3.0)), Value("", (4.0,))]) == {0: 2.0, 1: 4.0}
+    assert average_cells([Value("", (1.0,)), Value("")]) == {}
 
 
 @pytest.mark.parametrize(("scale", "window"), [(1.0, 10), (0.2, 2), (0.01, 1)])
 def test_the_last_rounds_shrink_with_the_rounds(scale: float, window: int) -> None:
-    assert at_scale(Score(title="x", window=10), scale).window == window
+    assert scale_window(Score(title="x", window=10), scale).window == window
 
 
 @pytest.mark.parametrize(
@@ -134,9 +143,9 @@ def test_the_last_rounds_shrink_with_the_rounds(scale: float, window: int) -> No
     [((0, 1), 2.0), ((1, -1), 4.0), ((2, 0), math.nan), ((0,), math.nan), ((), math.nan)],
 )
 def test_entries_of_what_a_method_left(at: tuple[int, ...], expected: float) -> None:
-    found = entry(np.array([[1.0, 2.0], [3.0, 4.0]]), at)
+    found = read_entry(np.array([[1.0, 2.0], [3.0, 4.0]]), at)
     assert found == expected or (math.isnan(found) and math.isnan(expected))
-    assert math.isnan(entry(None, at))
+    assert math.isnan(read_entry(None, at))
 
 
 # -- values and tables -----------------------------------------------------------------------------------------------
@@ -157,12 +166,12 @@ def test_values_as_text(value: Value, texts: tuple[str, str, str]) -> None:
     assert (value.text(), value.printed_text(), value.difference_text()) == texts
 
 
-def test_the_table_puts_ours_beside_the_printed(ran: Order) -> None:
-    said = table(gathered(ran)).splitlines()
+def test_the_table_puts_ours_beside_the_printed(ran: StudyOrder) -> None:
+    said = format_table(gather_results(ran)).splitlines()
     assert said[0] == "Tiny"
     assert said[3] == "clean"
     assert said[4].split() == ["ours", "printed", "difference"]
-    fedavg = scores(gathered(ran), "fedavg")
+    fedavg = scores(gather_results(ran), "fedavg")
     assert said[5].split() == [
         "FedAvg",
         *fedavg.text().split(),
@@ -178,14 +187,14 @@ def test_the_table_puts_ours_beside_the_printed(ran: Order) -> None:
     assert len({len(line) for line in said[4:9] if not line.endswith("]")} - {len(said[4])}) <= 1
 
 
-def test_scaled_cells_say_what_was_changed(ran: Order) -> None:
+def test_scaled_cells_say_what_was_changed(ran: StudyOrder) -> None:
     cell = CellResult(
         {"method": "fedavg", "noise": "clean"},
         {"method": "A", "noise": "B"},
         scaled="rounds 9 -> 1",
         scores={"accuracy": Value("x")},
     )
-    said = table(StudyResult("tiny", ran.study, [cell], scale=0.1))
+    said = format_table(StudyResult("tiny", ran.study, [cell], scale=0.1))
     assert said.startswith("Tiny (scaled by 0.1)\n")
     assert "[1] scaled: rounds 9 -> 1" in said
 
@@ -198,7 +207,9 @@ def test_scores_may_go_across(home: Path) -> None:
         },
         "table": {"rows": ["method"], "columns": ["noise", "score"]},
     }
-    said = table(gathered(Order(study_file(home, two), output=home / "out"))).splitlines()
+    said = format_table(
+        gather_results(StudyOrder(study_file(home, two), output=home / "out"))
+    ).splitlines()
     assert [line for line in said if line.startswith(("clean", "noisy"))] == [
         "clean, acc",
         "clean, loss",

@@ -9,7 +9,7 @@ import pytest
 
 from rayfl.errors import ConfigError, RayflError
 from rayfl.federation.datasets import data_root
-from rayfl.study.order import Order, filled, seeds_from
+from rayfl.study.order import StudyOrder, fill_placeholders, parse_seeds
 from tests.study.tiny import study, study_file
 
 
@@ -25,17 +25,17 @@ from tests.study.tiny import study, study_file
     ],
 )
 def test_seeds_are_a_number_or_a_list(tmp_path: Path, text: str, expected: tuple[int, ...]) -> None:
-    assert seeds_from(text, study(tmp_path)) == expected
+    assert parse_seeds(text, study(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", ",", "1,-2", "1,x"])
 def test_wrong_seeds_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="--seeds is a number of seeds"):
-        seeds_from(text, study(tmp_path))
+        parse_seeds(text, study(tmp_path))
 
 
 def test_the_command_of_a_cell_says_the_same_again(home: Path) -> None:
-    order = Order(
+    order = StudyOrder(
         study_file(home), ("noise=noisy",), (4,), 0.5, home / "out dir", ("training.lr=0.2",)
     )
     assert order.command() == (
@@ -48,7 +48,9 @@ def test_the_command_of_a_cell_says_the_same_again(home: Path) -> None:
 
 
 def test_a_configuration_carries_its_cell_as_tags(home: Path) -> None:
-    order = Order(study_file(home), seeds=(3,), output=home / "out", overrides=("training.lr=0.2",))
+    order = StudyOrder(
+        study_file(home), seeds=(3,), output=home / "out", overrides=("training.lr=0.2",)
+    )
     cell = order.cells[1]
     config = order.configuration(cell, 3).config
     assert config.seed == 3
@@ -67,8 +69,8 @@ def test_a_configuration_carries_its_cell_as_tags(home: Path) -> None:
 def test_labels_that_are_written_stand(home: Path) -> None:
     written = {"set": {"tracking": {"experiment": "mine", "tags": {"team": "a", "method": "ours"}}}}
     config = (
-        Order(study_file(home, written))
-        .configuration(Order(study_file(home, written)).cells[0], 0)
+        StudyOrder(study_file(home, written))
+        .configuration(StudyOrder(study_file(home, written)).cells[0], 0)
         .config
     )
     assert config.tracking.experiment == "mine"
@@ -77,7 +79,7 @@ def test_labels_that_are_written_stand(home: Path) -> None:
 
 
 def test_the_scale_is_a_tag_and_a_note(home: Path) -> None:
-    order = Order(study_file(home, {"set": {"clients": 20}}), scale=0.5)
+    order = StudyOrder(study_file(home, {"set": {"clients": 20}}), scale=0.5)
     made = order.configuration(order.cells[0], 0)
     assert made.config.tracking.tags["scale"] == "0.5"
     assert "clients 20 -> 10" in made.note
@@ -86,9 +88,9 @@ def test_the_scale_is_a_tag_and_a_note(home: Path) -> None:
 def test_the_digest_is_that_of_a_plain_run(home: Path) -> None:
     """Where a run is listed has no part in what it is: `rayfl run` of the same settings is found in
     the store."""
-    order = Order(study_file(home))
+    order = StudyOrder(study_file(home))
     named = order.configuration(order.cells[0], 0).config
-    plain = Order(study_file(home, {"title": "Other"})).configuration(order.cells[0], 0).config
+    plain = StudyOrder(study_file(home, {"title": "Other"})).configuration(order.cells[0], 0).config
     assert named.digest == plain.digest
 
 
@@ -96,7 +98,7 @@ def test_a_cell_with_a_wrong_setting_is_told_and_the_others_stand(home: Path) ->
     wrong = {"axes": {"method": {"fedprox": {"set": {"method": {"name": "fedprox", "mu": -1}}}}}}
     made = {
         cell.key: config
-        for cell, _, config in Order(study_file(home, wrong), seeds=(0,)).configurations()
+        for cell, _, config in StudyOrder(study_file(home, wrong), seeds=(0,)).configurations()
     }
     assert isinstance(made["fedprox", "clean"], RayflError)
     assert "tiny:\n  method.mu: must be" in str(made["fedprox", "clean"])
@@ -105,7 +107,7 @@ def test_a_cell_with_a_wrong_setting_is_told_and_the_others_stand(home: Path) ->
 
 def test_seed_and_data_are_filled_in() -> None:
     written = {"a": ["{seed}", 1], "b": {"c": "{data}/x.pt"}, "d": "seed {seed}"}
-    assert filled(written, 7) == {
+    assert fill_placeholders(written, 7) == {
         "a": [7, 1],
         "b": {"c": f"{data_root()}/x.pt"},
         "d": "seed {seed}",
@@ -114,14 +116,16 @@ def test_seed_and_data_are_filled_in() -> None:
 
 def test_a_study_remembers_what_was_asked(home: Path) -> None:
     path = study_file(home)
-    asked = Order(path, ("method=fedavg",), (0, 5), 0.5, home / "out", ("clients=5",))
+    asked = StudyOrder(path, ("method=fedavg",), (0, 5), 0.5, home / "out", ("clients=5",))
     asked.remember()
-    assert Order.remembered(path, home / "out") == asked
-    assert Order.remembered(path, home / "elsewhere") == Order(path, output=home / "elsewhere")
+    assert StudyOrder.remembered(path, home / "out") == asked
+    assert StudyOrder.remembered(path, home / "elsewhere") == StudyOrder(
+        path, output=home / "elsewhere"
+    )
 
 
 def test_a_spoilt_memory_is_none(home: Path) -> None:
     path = study_file(home)
-    Order(path, output=home / "out").remember()
+    StudyOrder(path, output=home / "out").remember()
     (home / "out" / "studies" / "tiny" / "order.json").write_text("{")
-    assert Order.remembered(path, home / "out").seeds is None
+    assert StudyOrder.remembered(path, home / "out").seeds is None

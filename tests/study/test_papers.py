@@ -18,8 +18,8 @@ from rayfl.errors import RayflError
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.scenario import build_scenario
 from rayfl.study.cells import cells, is_study, load
-from rayfl.study.order import Order
-from rayfl.study.printed import printed, rows
+from rayfl.study.order import StudyOrder
+from rayfl.study.printed_figures import find_printed, read_rows
 from rayfl.study.scaling import SIZES
 
 PAPER = Path(__file__).resolve().parents[2] / "configs" / "paper"
@@ -44,7 +44,7 @@ def claims() -> Mapping[tuple[str, int], list[str]]:
         study = load(PAPER / name)
         for cell in cells(study) if study.printed else ():
             for score in cell.scores:
-                row = printed(cell, cell.scores[score]).row
+                row = find_printed(cell, cell.scores[score]).row
                 if row is not None:
                     assert study.printed is not None
                     found[Path(study.printed.file).name, row].append(
@@ -59,19 +59,21 @@ def test_every_printed_figure_has_one_cell(
 ) -> None:
     claimed = {
         row: claims[file, row]
-        for row in range(len(rows(PAPER / "printed" / file)))
+        for row in range(len(read_rows(PAPER / "printed" / file)))
         if (file, row) in claims
     }
     twice = {row: names for row, names in claimed.items() if len(names) > 1}
     assert not twice
     unclaimed = [
-        row for number, row in enumerate(rows(PAPER / "printed" / file)) if number not in claimed
+        row
+        for number, row in enumerate(read_rows(PAPER / "printed" / file))
+        if number not in claimed
     ]
     assert not [row for row in unclaimed if (file, row["table"]) not in NO_CELL]
 
 
 def test_rows_without_a_cell_are_dashes_or_sizes() -> None:
-    without = [row for row in rows(PAPER / "printed" / "fedcr.csv") if row["mean"] == "-"]
+    without = [row for row in read_rows(PAPER / "printed" / "fedcr.csv") if row["mean"] == "-"]
     assert [(row["method"], row["setting"]) for row in without] == [("Server-SL", "Non-IID")] * 3
 
 
@@ -153,7 +155,7 @@ def drawn() -> set[str]:
 def test_every_cell_can_be_configured_and_its_federation_drawn(
     name: str, scale: float, drawn: set[str]
 ) -> None:
-    order = Order(PAPER / name, scale=scale, seeds=(0,))
+    order = StudyOrder(PAPER / name, scale=scale, seeds=(0,))
     for cell, _, made in order.configurations():
         assert not isinstance(made, RayflError), f"{cell.label}: {made}"
         assert (made.note != "") == (scale < 1), cell.label
@@ -179,7 +181,7 @@ def test_a_studys_cells_share_runs_across_its_tables() -> None:
     """FedAvg of FedDS's Table 5 is that of Table 4: run once, it serves both."""
 
     def digest(name: str, **choices: str) -> str:
-        order = Order(PAPER / name, seeds=(0,))
+        order = StudyOrder(PAPER / name, seeds=(0,))
         cell = next(cell for cell in order.cells if dict(cell.choices) == choices)
         return order.configuration(cell, 0).config.digest
 
@@ -191,7 +193,7 @@ def test_a_studys_cells_share_runs_across_its_tables() -> None:
 
 
 def test_the_random_encoder_follows_the_runs_seed() -> None:
-    order = Order(PAPER / "local_k_table4.yaml")
+    order = StudyOrder(PAPER / "local_k_table4.yaml")
     cell = next(cell for cell in order.cells if cell.choices["method"] == "random")
     seeds = [
         order.configuration(cell, seed).config.resolved()["method"]["encoder"]["seed"]

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from rayfl.run.store import Shelf
-from rayfl.study.checks import Checks
-from rayfl.study.estimate import PLAIN, Estimate, Estimator, actors
-from rayfl.study.order import Order
-from rayfl.study.plan import Plan, planned, told
+from rayfl.study.checks import ConfigTrials
+from rayfl.study.durations import PLAIN, DurationEstimate, DurationEstimator, count_actors
+from rayfl.study.order import StudyOrder
+from rayfl.study.plan import StudyPlan, describe_duration, make_plan
 from rayfl.study.runner import run_plan
 from tests.study.tiny import study_file
 
 
-def plan(folder: Path, changes: dict[str, Any] | None = None, **asked: Any) -> Plan:
-    return planned(Order(study_file(folder, changes), output=folder / "out", **asked))
+def plan(folder: Path, changes: dict[str, Any] | None = None, **asked: Any) -> StudyPlan:
+    return make_plan(StudyOrder(study_file(folder, changes), output=folder / "out", **asked))
 
 
 def test_a_plan_lists_runs_and_what_is_left_out(home: Path) -> None:
@@ -146,12 +146,12 @@ def test_an_unfinished_run_is_to_do(home: Path) -> None:
 
 
 def test_an_estimate_grows_with_the_work(home: Path) -> None:
-    checks, estimator = Checks(), Estimator(Shelf(home))
-    cell = Order(study_file(home)).cells[0]
+    checks, estimator = ConfigTrials(), DurationEstimator(Shelf(home))
+    cell = StudyOrder(study_file(home)).cells[0]
 
     def seconds(*overrides: str) -> float:
-        config = Order(study_file(home), overrides=overrides).configuration(cell, 0).config
-        return estimator.counted(config, checks.of(config))
+        config = StudyOrder(study_file(home), overrides=overrides).configuration(cell, 0).config
+        return estimator.count_seconds(config, checks.of(config))
 
     assert seconds("training.rounds=20") == pytest.approx(10 * seconds())
     assert seconds("training.rounds=20") > 0
@@ -159,8 +159,8 @@ def test_an_estimate_grows_with_the_work(home: Path) -> None:
 
 
 def test_one_network_is_timed_once(home: Path) -> None:
-    estimator, checks = Estimator(Shelf(home)), Checks()
-    order = Order(study_file(home), seeds=(0,))
+    estimator, checks = DurationEstimator(Shelf(home)), ConfigTrials()
+    order = StudyOrder(study_file(home), seeds=(0,))
     for _, _, made in order.configurations():
         assert not isinstance(made, Exception)
         estimator.of(made.config, checks.of(made.config))
@@ -170,26 +170,32 @@ def test_one_network_is_timed_once(home: Path) -> None:
 def test_rounds_that_were_measured_are_taken(home: Path) -> None:
     only = ("noise=clean", "method=fedavg")
     run_plan(plan(home, seeds=(0,), only=only), lambda _: None)
-    estimator = Estimator(Shelf(home / "out"))
+    estimator = DurationEstimator(Shelf(home / "out"))
     (run,) = plan(home, seeds=(1,), only=only).runs
-    assert estimator.measured(run.config) is not None
+    assert estimator.find_measured(run.config) is not None
     longer = (
-        Order(study_file(home), overrides=("training.rounds=50",)).configuration(run.cell, 1).config
+        StudyOrder(study_file(home), overrides=("training.rounds=50",))
+        .configuration(run.cell, 1)
+        .config
     )
-    assert estimator.measured(longer) == estimator.measured(run.config)
+    assert estimator.find_measured(longer) == estimator.find_measured(run.config)
     other = (
-        Order(study_file(home), overrides=("training.epochs=2",)).configuration(run.cell, 1).config
+        StudyOrder(study_file(home), overrides=("training.epochs=2",))
+        .configuration(run.cell, 1)
+        .config
     )
-    assert estimator.measured(other) is None
+    assert estimator.find_measured(other) is None
 
 
 @pytest.mark.parametrize(
     ("method", "least"), [("fedavg", False), ("moon", True), ("fedrn", True), ("oracle", False)]
 )
 def test_heavier_methods_take_at_least_as_long(home: Path, method: str, least: bool) -> None:
-    cell = Order(study_file(home)).cells[0]
-    config = Order(study_file(home), overrides=(f"method={method}",)).configuration(cell, 0).config
-    assert Estimator(Shelf(home)).of(config, Checks().of(config)).at_least is least
+    cell = StudyOrder(study_file(home)).cells[0]
+    config = (
+        StudyOrder(study_file(home), overrides=(f"method={method}",)).configuration(cell, 0).config
+    )
+    assert DurationEstimator(Shelf(home)).of(config, ConfigTrials().of(config)).at_least is least
     assert (method in PLAIN) is not least
 
 
@@ -198,16 +204,18 @@ def test_heavier_methods_take_at_least_as_long(home: Path, method: str, least: b
     [((), 1), (("fleet=ray", "resources.actors=3"), 3), (("fleet=ray", "clients=1"), 1)],
 )
 def test_actors_that_share_the_work(home: Path, overrides: tuple[str, ...], expected: int) -> None:
-    cell = Order(study_file(home)).cells[0]
+    cell = StudyOrder(study_file(home)).cells[0]
     assert (
-        actors(Order(study_file(home), overrides=overrides).configuration(cell, 0).config)
+        count_actors(
+            StudyOrder(study_file(home), overrides=overrides).configuration(cell, 0).config
+        )
         == expected
     )
 
 
 @pytest.mark.parametrize(
     ("estimate", "text"),
-    [(Estimate(5), "about 5s"), (Estimate(4000, at_least=True), "at least 1h06m")],
+    [(DurationEstimate(5), "about 5s"), (DurationEstimate(4000, at_least=True), "at least 1h06m")],
 )
-def test_estimates_are_told(estimate: Estimate, text: str) -> None:
-    assert told(estimate) == text
+def test_estimates_are_told(estimate: DurationEstimate, text: str) -> None:
+    assert describe_duration(estimate) == text

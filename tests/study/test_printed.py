@@ -9,7 +9,7 @@ import pytest
 
 from rayfl.errors import ConfigError, DataError
 from rayfl.study.cells import cells
-from rayfl.study.printed import number, printed
+from rayfl.study.printed_figures import find_printed, parse_number
 from tests.study.tiny import WHERE, study
 
 SYMBOLS = {"M": 1, "F": 1, "B": 1, "e": 5, "k": 2, "m": 2}
@@ -32,22 +32,24 @@ SYMBOLS = {"M": 1, "F": 1, "B": 1, "e": 5, "k": 2, "m": 2}
     ],
 )
 def test_numbers_and_formulas(text: str, value: float) -> None:
-    assert number(text, SYMBOLS) == pytest.approx(value)
+    assert parse_number(text, SYMBOLS) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
     "text", ["-", "", "~20%", "xF", "M if M else F", "__import__('os')", "e ** e", "(k"]
 )
 def test_what_is_no_number(text: str) -> None:
-    assert math.isnan(number(text, SYMBOLS))
+    assert math.isnan(parse_number(text, SYMBOLS))
 
 
 def test_a_formula_without_symbols_is_no_number() -> None:
-    assert math.isnan(number("2eF"))
+    assert math.isnan(parse_number("2eF"))
 
 
 def test_every_cell_finds_its_row(tmp_path: Path) -> None:
-    found = {cell.key: printed(cell, cell.scores["accuracy"]) for cell in cells(study(tmp_path))}
+    found = {
+        cell.key: find_printed(cell, cell.scores["accuracy"]) for cell in cells(study(tmp_path))
+    }
     assert (found["fedavg", "clean"].mean, found["fedavg", "clean"].std) == ("90.00", "1.0")
     assert found["fedavg", "noisy"].value == 80.0
     assert found["gain", "clean"].mean == "+1.50"
@@ -60,12 +62,12 @@ def test_every_cell_finds_its_row(tmp_path: Path) -> None:
 def test_a_choice_may_be_called_otherwise_in_print(tmp_path: Path) -> None:
     renamed = {"axes": {"noise": {"clean": {"title": "no noise", "printed": "clean"}}}}
     first = cells(study(tmp_path, renamed))[0]
-    assert printed(first, first.scores["accuracy"]).mean == "90.00"
+    assert find_printed(first, first.scores["accuracy"]).mean == "90.00"
 
 
 def test_a_study_without_printed_figures(tmp_path: Path) -> None:
     first = cells(study(tmp_path, {"printed": None}))[0]
-    assert printed(first, first.scores["accuracy"]).row is None
+    assert find_printed(first, first.scores["accuracy"]).row is None
 
 
 def test_a_score_fits_one_row_at_most(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_a_score_fits_one_row_at_most(tmp_path: Path) -> None:
         study(tmp_path, {"printed": {"file": "printed.csv", "where": {"method": "{method}"}}})
     )[0]
     with pytest.raises(ConfigError, match="fits one row of the file at most; got 2"):
-        printed(first, first.scores["accuracy"])
+        find_printed(first, first.scores["accuracy"])
 
 
 def test_braces_name_axes(tmp_path: Path) -> None:
@@ -86,10 +88,10 @@ def test_braces_name_axes(tmp_path: Path) -> None:
         ConfigError,
         match=r"names axes in braces \(method, noise, score\); got 'metod'. Did you mean",
     ):
-        printed(first, first.scores["accuracy"])
+        find_printed(first, first.scores["accuracy"])
 
 
 def test_a_missing_file_of_figures_is_named(tmp_path: Path) -> None:
     first = cells(study(tmp_path, {"printed": {"file": "gone.csv", "where": WHERE}}))[0]
     with pytest.raises(DataError, match=r"gone\.csv"):
-        printed(first, first.scores["accuracy"])
+        find_printed(first, first.scores["accuracy"])

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from rayfl.run.store import Record, Shelf
-from rayfl.study.order import Order
-from rayfl.study.plan import Plan, planned
+from rayfl.study.order import StudyOrder
+from rayfl.study.plan import StudyPlan, make_plan
 from rayfl.study.runner import Ran, run_plan, unfinished
 from rayfl.tracking.tracker import quiet_client
 from tests.study.tiny import study_file
 
 
-def carried_out(order: Order) -> tuple[Plan, Ran, list[str]]:
-    plan, said = planned(order), list[str]()
+def carried_out(order: StudyOrder) -> tuple[StudyPlan, Ran, list[str]]:
+    plan, said = make_plan(order), list[str]()
     return plan, run_plan(plan, said.append), said
 
 
@@ -33,7 +33,7 @@ def hashes(output: Path) -> dict[tuple[str, str, int], str]:
 
 
 def test_all_that_is_missing_is_run_and_nothing_twice(home: Path) -> None:
-    order = Order(study_file(home), output=home / "out", seeds=(0,))
+    order = StudyOrder(study_file(home), output=home / "out", seeds=(0,))
     _, ran, said = carried_out(order)
     assert [run.title for run in ran.finished] == [
         "FedAvg, clean, seed 0",
@@ -55,7 +55,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
     (home / "file").write_text("")
     broken = {"method": "fedprox", "checkpoint": {"uri": str(home / "file" / "x")}}
     path = study_file(home, {"axes": {"method": {"fedprox": {"set": broken}}}, "seeds": [0]})
-    _, ran, said = carried_out(Order(path, output=home / "out"))
+    _, ran, said = carried_out(StudyOrder(path, output=home / "out"))
     assert {run.cell.key for run in ran.finished} == {("fedavg", "clean"), ("fedavg", "noisy")}
     assert set(ran.failed) == {("fedprox", "clean"), ("fedprox", "noisy")}
     assert all(reason.startswith("failed: ") for reason in ran.failed.values())
@@ -77,7 +77,7 @@ def test_a_mistake_in_a_users_method_fails_its_own_cells(
     path = study_file(
         home, {"axes": {"method": {"fedprox": {"set": {"method": "mine:Mine"}}}}, "seeds": [0]}
     )
-    _, ran, said = carried_out(Order(path, output=home / "out", only=("noise=clean",)))
+    _, ran, said = carried_out(StudyOrder(path, output=home / "out", only=("noise=clean",)))
     assert ran.failed == {("fedprox", "clean"): "failed: ZeroDivisionError: mine"}
     assert len(ran.finished) == 1
     assert "raise ZeroDivisionError('mine')" in said[-1]
@@ -85,9 +85,9 @@ def test_a_mistake_in_a_users_method_fails_its_own_cells(
 
 def test_on_ray_as_in_one_process(home: Path, cluster: None) -> None:
     asked = {"only": ("noise=noisy",), "seeds": (0,)}
-    carried_out(Order(study_file(home), output=home / "here", **asked))  # type: ignore[arg-type]
+    carried_out(StudyOrder(study_file(home), output=home / "here", **asked))  # type: ignore[arg-type]
     on_ray = ("fleet=ray", "resources.actors=2", "device=cpu")
-    carried_out(Order(study_file(home), output=home / "there", overrides=on_ray, **asked))  # type: ignore[arg-type]
+    carried_out(StudyOrder(study_file(home), output=home / "there", overrides=on_ray, **asked))  # type: ignore[arg-type]
     assert hashes(home / "here") == hashes(home / "there")
     assert len(hashes(home / "here")) == 2
 
@@ -97,7 +97,7 @@ def test_on_ray_as_in_one_process(home: Path, cluster: None) -> None:
 
 def an_unfinished_run(home: Path) -> Path:
     """The folder of a run whose end is missing."""
-    order = Order(
+    order = StudyOrder(
         study_file(home), output=home / "out", seeds=(0,), only=("method=fedavg", "noise=clean")
     )
     carried_out(order)
@@ -108,7 +108,7 @@ def an_unfinished_run(home: Path) -> Path:
 
 def test_an_unfinished_run_is_taken_up_again(home: Path) -> None:
     directory = an_unfinished_run(home)
-    order = Order(
+    order = StudyOrder(
         study_file(home), output=home / "out", seeds=(0,), only=("method=fedavg", "noise=clean")
     )
     config = order.configuration(order.cells[0], 0).config
@@ -133,15 +133,15 @@ def test_another_run_or_a_spoilt_one_is_not(
     directory = an_unfinished_run(home)
     if spoilt:
         (directory / "config.yaml").write_text(spoilt)
-    order = Order(study_file(home), output=home / "out", overrides=overrides)
+    order = StudyOrder(study_file(home), output=home / "out", overrides=overrides)
     assert unfinished(order.configuration(order.cells[0], 0).config) is None
 
 
 # -- in MLflow -------------------------------------------------------------------------------------------------------
 
 
-def tracked(home: Path, **asked: Any) -> Order:
-    order = Order(
+def tracked(home: Path, **asked: Any) -> StudyOrder:
+    order = StudyOrder(
         study_file(home, {"notes": "A note."}),
         output=home / "out",
         only=("method=fedavg", "noise=clean"),
@@ -174,7 +174,9 @@ def test_runs_are_listed_under_their_study(home: Path) -> None:
 
 
 def test_the_order_is_remembered_for_the_report(home: Path) -> None:
-    order = Order(study_file(home), output=home / "out", only=("method=rhfl,fedavg",), seeds=(0,))
+    order = StudyOrder(
+        study_file(home), output=home / "out", only=("method=rhfl,fedavg",), seeds=(0,)
+    )
     carried_out(order)
-    assert Order.remembered(order.path, home / "out") == order
+    assert StudyOrder.remembered(order.path, home / "out") == order
     assert json.loads((order.notes / "order.json").read_text())["seeds"] == [0]

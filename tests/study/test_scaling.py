@@ -9,7 +9,13 @@ import pytest
 
 from rayfl.config.schema import Config, merge
 from rayfl.errors import ConfigError
-from rayfl.study.scaling import amount, known_sizes, scaled, sizes_of, smaller
+from rayfl.study.scaling import (
+    count_images,
+    find_known_sizes,
+    find_sizes,
+    scale_config,
+    shrink_count,
+)
 from tests.study.tiny import study
 
 FULL: dict[str, Any] = {
@@ -24,7 +30,7 @@ def shrink(
     tmp_path: Path, scale: float, changes: dict[str, Any] | None = None, **least: float
 ) -> tuple[Config, str]:
     found = study(tmp_path, {"scaling": {"least": least}} if least else None)
-    result = scaled(merge(FULL, changes or {}), found, scale, "here")
+    result = scale_config(merge(FULL, changes or {}), found, scale, "here")
     return result.config, result.note
 
 
@@ -145,7 +151,7 @@ def test_a_scale_shrinks(tmp_path: Path, scale: float) -> None:
     ],
 )
 def test_smaller(value: int, factor: float, least: float, expected: int) -> None:
-    assert smaller(value, factor, least) == expected
+    assert shrink_count(value, factor, least) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,7 +159,7 @@ def test_smaller(value: int, factor: float, least: float, expected: int) -> None
     [(None, 50), ({"fraction": 0.5}, 25), ({"total": 7}, 7), ({"first": 9}, 9)],
 )
 def test_amounts_of_a_cap(written: dict[str, Any] | None, expected: int) -> None:
-    assert amount(written, 50) == expected
+    assert count_images(written, 50) == expected
 
 
 def test_a_cap_by_class_cannot_be_scaled(tmp_path: Path) -> None:
@@ -163,9 +169,9 @@ def test_a_cap_by_class_cannot_be_scaled(tmp_path: Path) -> None:
 
 def test_sizes_of_joined_datasets_add_up() -> None:
     parts = {"name": "rayfl.study.joined:Joined", "parts": [{"name": "mnist"}, {"name": "cifar10"}]}
-    assert known_sizes(parts) == (110_000, 20_000)
-    assert known_sizes({**parts, "parts": [{"name": "mnist"}, {"name": "folder"}]}) is None
+    assert find_known_sizes(parts) == (110_000, 20_000)
+    assert find_known_sizes({**parts, "parts": [{"name": "mnist"}, {"name": "folder"}]}) is None
 
 
 def test_an_unknown_dataset_is_counted() -> None:
-    assert sum(sizes_of(Config())) == 1797
+    assert sum(find_sizes(Config())) == 1797

@@ -9,7 +9,7 @@ import pytest
 
 from rayfl.errors import ConfigError
 from rayfl.study.cells import load
-from rayfl.study.schema import FIGURES, Score, changed, meant
+from rayfl.study.schema import FIGURES, Score, apply_changes, is_meant
 from tests.study.tiny import study, study_file, write
 
 
@@ -95,7 +95,7 @@ def test_changes_merge_and_dotted_keys_replace(
     settings: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     before = repr(settings)
-    assert changed(settings, changes) == expected
+    assert apply_changes(settings, changes) == expected
     assert repr(settings) == before
 
 
@@ -110,7 +110,7 @@ def test_changes_merge_and_dotted_keys_replace(
     ],
 )
 def test_a_combination_means_cells(combination: dict[str, str | list[str]], holds: bool) -> None:
-    assert meant(combination, {"a": "x", "b": "z"}) is holds
+    assert is_meant(combination, {"a": "x", "b": "z"}) is holds
 
 
 def test_a_missing_base_is_named(tmp_path: Path) -> None:

@@ -66,12 +66,12 @@ def steps_of(uri: str, run_id: str, metric: str = "loss") -> list[int]:
     return sorted(point.step for point in quiet_client(uri).get_metric_history(run_id, metric))
 
 
-# -- the journal -----------------------------------------------------------------------------------------------------
+# -- the journal -----------------------------------------------------------------------------------
 
 
 def test_a_journal_keeps_what_was_written_in_order(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "new" / "run")
-    journal.append("start", params={"a": 1})
+    journal.append("start", experiment="e", run_name="r", tags={}, params={"a": 1})
     journal.append("metrics", step=3, values={"loss": 0.5})
     assert [entry["kind"] for entry in journal.entries()] == ["start", "metrics"]
     assert [entry["step"] for entry in journal.entries(1)] == [3]
@@ -144,7 +144,7 @@ def test_artifacts_of_a_sqlite_store_lie_beside_it(uri: str, root: str | None) -
     assert artifact_root(uri) == root
 
 
-# -- a sqlite store --------------------------------------------------------------------------------------------------
+# -- a sqlite store --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_metrics_of_a_round_keep_the_time_when_they_were_made(tmp_path: Path, ur
     assert point.timestamp == made
 
 
-# -- a whole run -----------------------------------------------------------------------------------------------------
+# -- a whole run -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +379,7 @@ def test_a_run_that_is_not_tracked_leaves_no_store(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
 
 
-# -- a server that dies ----------------------------------------------------------------------------------------------
+# -- a server that dies ----------------------------------------------------------------------------
 
 
 class Server:

@@ -22,8 +22,7 @@ from rayfl.run.experiment import Interrupted
 from rayfl.tracking.tracker import quiet_client
 from rayfl.tuning import driver
 from rayfl.tuning.book import Book, history, lines, note_of, place
-from rayfl.tuning.driver import chance, stopping
-from rayfl.tuning.driver import sweep as run_sweep
+from rayfl.tuning.driver import chance, stopping, sweep as run_sweep
 from rayfl.tuning.points import config_of, settings_of
 from rayfl.tuning.result import SweepResult, as_csv, result_of, rows, table, verdict
 from rayfl.tuning.schema import Sweep

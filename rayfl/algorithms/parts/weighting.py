@@ -43,6 +43,8 @@ WEIGHTINGS: Registry[Weighting] = Registry(
     {
         "size": "rayfl.algorithms.parts.weighting:BySize",
         "dawid_skene": "rayfl.algorithms.parts.dawid_skene_weighting:DawidSkeneWeighting",
+        "distance": "rayfl.algorithms.parts.distance_weighting:ByDistance",
         "equal": "rayfl.algorithms.parts.weighting:Equal",
+        "report": "rayfl.algorithms.parts.report_weighting:ByReport",
     },
 )

@@ -12,24 +12,23 @@ import numpy as np
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.cifar_names import CIFAR10, CIFAR100
 from rayfl.federation.datasets.files import (
     Expected,
-    Ints,
     OnDisk,
-    Pixels,
-    damaged,
-    find,
-    need,
-    verified,
+    damaged_file,
+    find_file,
+    require_file,
+    verify_dataset,
 )
-from rayfl.federation.datasets.images import decode
-from rayfl.federation.datasets.parquet import parts, read_parquet
+from rayfl.federation.datasets.images import decode_image
+from rayfl.federation.datasets.parquet import list_split_files, read_parquet
 from rayfl.federation.datasets.unpickle import read_pickle
 
-SIDE = 32
-BYTES = 3 * SIDE * SIDE
+_SIDE = 32
+_BYTES = 3 * _SIDE * _SIDE
 
 
 @component
@@ -51,19 +50,24 @@ class Cifar10(OnDisk):
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
         read = self.reader(folder)
-        train, test = read(self, folder, self.train_files), read(self, folder, self.test_files)
-        return verified(self, folder, train, test, self.classes, self.expected)
+        train = read(self, folder, self.train_files)
+        test = read(self, folder, self.test_files)
+        return verify_dataset(self, folder, train, test, self.classes, self.expected)
 
     def reader(self, folder: Path) -> Callable[[Cifar10, Path, Sequence[str]], Images]:
-        """How to read the form that is there."""
+        """How to read the form that is in `folder`."""
         first = self.train_files[0]
         # The quickest form first, in case there are several.
-        forms = {f"{first}.bin": from_binary, first: from_pickles, f"{first}.png": from_pictures}
+        forms = {
+            f"{first}.bin": _read_binary,
+            first: _read_pickles,
+            f"{first}.png": _read_pictures,
+        }
         for marker, read in forms.items():
-            if find(folder, marker):
+            if find_file(folder, marker):
                 return read
-        if parts(folder, "train"):
-            return from_parquet
+        if list_split_files(folder, "train"):
+            return _read_hub_form
         raise DataError(broken(f"{folder} must hold {self.form}", "none of them", self.remedy))
 
 
@@ -85,115 +89,144 @@ class Cifar100(Cifar10):
     label_columns: ClassVar[tuple[str, ...]] = ("fine_label", "label")
 
 
-def from_binary(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
+def _read_binary(
+    part: Cifar10,
+    folder: Path,
+    names: Sequence[str],
+) -> Images:
     """Records of label bytes (the fine label comes last), then the red, green and blue planes."""
-    record = part.label_bytes + BYTES
-    found = []
+    record = part.label_bytes + _BYTES
+    rows = []
+    labels = []
     for name in names:
-        file = need(part, folder, f"{name}.bin")
+        file = require_file(part, folder, f"{name}.bin")
         size = file.stat().st_size
         if size % record:
-            raise damaged(file, f"a multiple of {record} bytes long", size, part.folder)
-        found.append(np.fromfile(file, dtype=np.uint8).reshape(-1, record))
-    # A copy, so that the views into the records (and the files behind them) can go.
-    labels = np.concatenate([records[:, part.label_bytes - 1] for records in found]).astype(
-        np.int64
-    )
-    return Images(interleaved([records[:, part.label_bytes :] for records in found]), labels)
+            raise damaged_file(file, f"a multiple of {record} bytes long", size, part.folder)
+        records = np.fromfile(file, dtype=np.uint8).reshape(-1, record)
+        rows.append(records[:, part.label_bytes :])
+        labels.append(records[:, part.label_bytes - 1])
+    return Images(_interleave_planes(rows), np.concatenate(labels).astype(np.int64))
 
 
-def from_pickles(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
+def _read_pickles(
+    part: Cifar10,
+    folder: Path,
+    names: Sequence[str],
+) -> Images:
     """Mappings with `data`, one row of planes an image, and a list of labels."""
-    batches = [pickled_batch(part, need(part, folder, name)) for name in names]
-    return Images(
-        interleaved([rows for rows, _ in batches]),
-        np.concatenate([labels for _, labels in batches]),
-    )
+    rows = []
+    labels = []
+    for name in names:
+        file = require_file(part, folder, name)
+        batch_rows, batch_labels = _read_pickled_batch(part, file)
+        rows.append(batch_rows)
+        labels.append(batch_labels)
+    return Images(_interleave_planes(rows), np.concatenate(labels))
 
 
-def pickled_batch(part: Cifar10, file: Path) -> tuple[Pixels, Ints]:
+def _read_pickled_batch(part: Cifar10, file: Path) -> tuple[Pixels, Ints]:
     batch = read_pickle(file, part.folder)
-    rows, labels = np.asarray(batch.get("data")), np.asarray(batch.get(part.label_key, []))
-    if (
-        rows.dtype != np.uint8
-        or rows.shape != (len(labels), BYTES)
-        or not np.issubdtype(labels.dtype, np.integer)
-    ):
+    rows = np.asarray(batch.get("data"))
+    labels = np.asarray(batch.get(part.label_key, []))
+    has_rows = rows.dtype == np.uint8 and rows.shape == (len(labels), _BYTES)
+    if not has_rows or not np.issubdtype(labels.dtype, np.integer):
+        rule = f"a batch of `data` uint8 (n, {_BYTES}) with n `{part.label_key}`"
         found = f"data {rows.dtype} {rows.shape} with {len(labels)} labels"
-        raise damaged(
-            file,
-            f"a batch of `data` uint8 (n, {BYTES}) with n `{part.label_key}`",
-            found,
-            part.folder,
-        )
+        raise damaged_file(file, rule, found, part.folder)
     return rows, labels.astype(np.int64)
 
 
-def from_pictures(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
+def _read_pictures(
+    part: Cifar10,
+    folder: Path,
+    names: Sequence[str],
+) -> Images:
     """PNG batches of 1024 x n pixels, whose row i is image i; labels in a JSON list (whose file
     name is spelt so)."""
-    pictures = [picture_batch(need(part, folder, f"{name}.png"), part.folder) for name in names]
-    listing = need(
-        part, folder, "test_lables.json" if tuple(names) == part.test_files else "train_lables.json"
-    )
-    labels = np.asarray(read_json(listing, part.folder))
+    pictures = []
+    for name in names:
+        file = require_file(part, folder, f"{name}.png")
+        pictures.append(_read_picture_batch(file, part.folder))
     images = np.concatenate(pictures)
+    split = "test" if tuple(names) == part.test_files else "train"
+    listing = require_file(part, folder, f"{split}_lables.json")
+    labels = np.asarray(_read_json(listing, part.folder))
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-        raise damaged(
-            listing,
-            f"a list of {len(images)} labels",
-            f"{labels.dtype} {labels.shape}",
-            part.folder,
-        )
+        rule = f"a list of {len(images)} labels"
+        raise damaged_file(listing, rule, f"{labels.dtype} {labels.shape}", part.folder)
     return Images(images, labels.astype(np.int64))
 
 
-def picture_batch(file: Path, dataset: str) -> Pixels:
-    strip = decode(file, channels=3)
-    if strip.shape[1] != SIDE * SIDE:
-        raise damaged(file, f"a picture {SIDE * SIDE} pixels wide", strip.shape[1], dataset)
-    return strip.reshape(-1, SIDE, SIDE, 3)
+def _read_picture_batch(file: Path, dataset: str) -> Pixels:
+    strip = decode_image(file, channels=3)
+    wide = strip.shape[1]
+    if wide != _SIDE * _SIDE:
+        raise damaged_file(file, f"a picture {_SIDE * _SIDE} pixels wide", wide, dataset)
+    return strip.reshape(-1, _SIDE, _SIDE, 3)
 
 
-def read_json(file: Path, dataset: str) -> Any:
+def _read_json(file: Path, dataset: str) -> Any:
     try:
         return json.loads(file.read_bytes())
     except ValueError as error:
-        raise damaged(file, "JSON", error, dataset) from error
+        raise damaged_file(file, "JSON", error, dataset) from error
 
 
-def from_parquet(part: Cifar10, folder: Path, names: Sequence[str]) -> Images:
-    """The Hugging Face form."""
+def _read_hub_form(
+    part: Cifar10,
+    folder: Path,
+    names: Sequence[str],
+) -> Images:
+    """The Parquet files of the Hugging Face Hub."""
     split = "test" if tuple(names) == part.test_files else "train"
-    images, _ = read_parquet(parts(folder, split), label_columns=part.label_columns)
+    files = list_split_files(folder, split)
+    images, _ = read_parquet(files, label_columns=part.label_columns)
     return images
 
 
-def interleaved(rows: Sequence[Pixels]) -> Pixels:
+def _interleave_planes(batches: Sequence[Pixels]) -> Pixels:
     """(n, planes) rows of several files as one (N, height, width, channel) array, without a second
     copy of all."""
-    out = np.empty((sum(len(part) for part in rows), SIDE, SIDE, 3), dtype=np.uint8)
+    count = sum(map(len, batches))
+    out = np.empty((count, _SIDE, _SIDE, 3), dtype=np.uint8)
     start = 0
-    for part in rows:
-        out[start : start + len(part)] = part.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-        start += len(part)
-    # The planes are apart on disk; every reader downstream wants the channels of a pixel side by
-    # side.
+    for rows in batches:
+        stop = start + len(rows)
+        planes = rows.reshape(-1, 3, _SIDE, _SIDE)
+        # The planes are apart on disk; every reader downstream wants the channels of a pixel side
+        # by side.
+        out[start:stop] = planes.transpose(0, 2, 3, 1)
+        start = stop
     return out
 
 
-def compact(part: Cifar10, folder: Path) -> None:
+def compact_cifar10(part: Cifar10, folder: Path) -> None:
     """Turn CIFAR-10's encoded forms, slow to read, into the publisher's binary form; leave any
-    other alone."""
+    other alone.
+
+    Parameters
+    ----------
+    part
+        The component that reads the folder.
+    folder
+        Where the files lie, and where the new ones go.
+    """
     # CIFAR-100's binary form has coarse labels too, which would have to be invented.
-    if part.label_bytes > 1 or (read := part.reader(folder)) not in (from_pictures, from_parquet):
+    if part.label_bytes > 1:
+        return
+    read = part.reader(folder)
+    if read not in (_read_pictures, _read_hub_form):
         return
     for names in (part.train_files, part.test_files):
         images = read(part, folder, names)
         planes = images.x.transpose(0, 3, 1, 2).reshape(len(images), -1)
-        records = np.concatenate([images.y[:, None].astype(np.uint8), planes], axis=1)
-        for name, batch in zip(names, np.array_split(records, len(names)), strict=True):
+        labels = images.y[:, None].astype(np.uint8)
+        records = np.concatenate([labels, planes], axis=1)
+        batches = np.array_split(records, len(names))
+        for name, batch in zip(names, batches, strict=True):
             batch.tofile(folder / f"{name}.bin")
     for pattern in ("*.png", "*_lables.json", "*.parquet"):
+        # Listed before the first of them goes.
         for file in list(folder.rglob(pattern)):
             file.unlink()

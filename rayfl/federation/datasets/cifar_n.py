@@ -1,7 +1,7 @@
 """The human labels of CIFAR-10N and CIFAR-100N (Wei et al. 2022), as their authors publish them
 (`.pt`) or in Parquet.
 
-Rows follow the order of CIFAR's training images, which `check_clean` holds them to.
+Rows follow the order of CIFAR's training images, which `check_clean_labels` holds them to.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from rayfl.errors import ConfigError, DataError, broken, nearest
-from rayfl.federation.datasets.files import Ints
+from rayfl.federation.arrays import Ints
 
-COLUMNS = {
+_COLUMNS = {
     "worse": "worse_label",
     "aggregate": "aggre_label",
     "random1": "random_label1",
@@ -25,105 +25,121 @@ COLUMNS = {
     "fine": "noisy_label",
     "noisy": "noisy_label",
 }
-CLEAN = "clean_label"
+_CLEAN = "clean_label"
 
 
-def human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
-    """(clean, noisy) labels under a key: worse, aggregate, random1..3 (CIFAR-10N), fine or noisy
-    (CIFAR-100N).
+def read_human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
+    """(clean, noisy) labels of the training images.
 
-    A column's own name, such as `worse_label`, is a key too.
+    Parameters
+    ----------
+    path
+        The authors' `.pt` file, or a Parquet copy.
+    key
+        Whose labels: worse, aggregate, random1..3 (CIFAR-10N), fine or noisy (CIFAR-100N). A
+        column's own name, such as `worse_label`, is a key too.
     """
-    column = COLUMNS.get(key, key)
-    if column not in COLUMNS.values():
-        rule = f"human labels are called {', '.join(COLUMNS)}"
-        raise ConfigError(broken(rule, repr(key), nearest(key, COLUMNS)))
+    column = _COLUMNS.get(key, key)
+    if column not in _COLUMNS.values():
+        rule = f"human labels are called {', '.join(_COLUMNS)}"
+        raise ConfigError(broken(rule, repr(key), nearest(key, _COLUMNS)))
     if not path.is_file():
-        remedy = "Put CIFAR-10_human.pt or CIFAR-100_human.pt of the CIFAR-N authors there, or a Parquet copy"
-        raise DataError(broken(f"human labels need the file {path}", "no such file", remedy))
-    columns = from_parquet(path) if path.suffix == ".parquet" else from_torch(path)
-    for needed in (CLEAN, column):
-        if needed not in columns:
-            raise DataError(
-                broken(
-                    f"{path} must have the labels {needed}", f"only {', '.join(sorted(columns))}"
-                )
-            )
-    clean, noisy = whole(path, columns, CLEAN), whole(path, columns, column)
-    if clean.shape != noisy.shape:
-        raise DataError(
-            broken(
-                f"{path}: {key} and clean labels are equally many", f"{noisy.shape} {clean.shape}"
-            )
+        rule = f"human labels need the file {path}"
+        remedy = (
+            "Put CIFAR-10_human.pt or CIFAR-100_human.pt of the CIFAR-N authors there, "
+            "or a Parquet copy"
         )
+        raise DataError(broken(rule, "no such file", remedy))
+    read = _read_parquet_columns if path.suffix == ".parquet" else _read_torch_columns
+    columns = read(path)
+    for needed in (_CLEAN, column):
+        if needed not in columns:
+            rule = f"{path} must have the labels {needed}"
+            raise DataError(broken(rule, f"only {', '.join(sorted(columns))}"))
+    clean = _take_whole_numbers(path, columns, _CLEAN)
+    noisy = _take_whole_numbers(path, columns, column)
+    if clean.shape != noisy.shape:
+        rule = f"{path}: {key} and clean labels are equally many"
+        raise DataError(broken(rule, f"{noisy.shape} {clean.shape}"))
     return clean, noisy
 
 
-def check_clean(clean: Ints, labels: Ints, path: Path | str = "the human labels") -> None:
-    """Refuse human labels whose clean column is not the images' own labels: they belong to other
-    images or order."""
+def check_clean_labels(
+    clean: Ints,
+    labels: Ints,
+    path: Path | str = "the human labels",
+) -> None:
+    """Refuse human labels that belong to other images or to another order of them.
+
+    Parameters
+    ----------
+    clean
+        The clean column beside the human labels.
+    labels
+        The images' own labels.
+    path
+        What the refusal calls the human labels.
+    """
     remedy = "These labels belong to other images or to another order of them (TFDS shuffles CIFAR)"
     # Told apart from a mismatch: it usually means the labels of the test set, or of a subset.
     if len(clean) != len(labels):
-        raise DataError(
-            broken(
-                f"{path} must label the {len(labels)} training images", f"{len(clean)} rows", remedy
-            )
-        )
+        rule = f"{path} must label the {len(labels)} training images"
+        raise DataError(broken(rule, f"{len(clean)} rows", remedy))
     wrong = np.flatnonzero(clean != labels)
     if len(wrong):
         at = int(wrong[0])
-        found = f"{len(wrong)} that differ, the first at position {at}: {clean[at]} where the image has {labels[at]}"
-        raise DataError(
-            broken(f"the clean labels of {path} must equal the images' labels", found, remedy)
-        )
+        rule = f"the clean labels of {path} must equal the images' labels"
+        first = f"the first at position {at}: {clean[at]} where the image has {labels[at]}"
+        raise DataError(broken(rule, f"{len(wrong)} that differ, {first}", remedy))
 
 
-def from_torch(path: Path) -> dict[str, Any]:
+def _read_torch_columns(path: Path) -> dict[str, Any]:
     """The published mapping of arrays; nothing in the file is run."""
     import torch
 
     try:
-        with torch.serialization.safe_globals(array_globals()):
+        with torch.serialization.safe_globals(_list_array_globals()):
             found = torch.load(path, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         # Its later sentences tell people to load the file unsafely.
         reason = str(error).split(". ")[0].splitlines()[0]
-        raise DataError(
-            broken(f"{path} must be a whole .pt file of arrays", reason, "Fetch it again")
-        ) from error
+        rule = f"{path} must be a whole .pt file of arrays"
+        raise DataError(broken(rule, reason, "Fetch it again")) from error
     if not isinstance(found, dict):
         raise DataError(broken(f"{path} must hold a mapping of label arrays", type(found).__name__))
     return found
 
 
-def array_globals() -> list[Any]:
+def _list_array_globals() -> list[Any]:
     """What a pickled numpy array names, under the old and the new address of numpy's private
     module."""
     rebuild: Any = np.zeros(0).__reduce__()[0]
-    # Kinds of whole numbers, and floats: those are refused later, with a message that says so.
-    dtypes = [type(np.dtype(kind)) for kind in (np.int8, np.uint8, np.int32, np.int64, np.float64)]
     addresses = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+    # Kinds of whole numbers, and floats: those are refused later, with a message that says so.
+    kinds = (np.int8, np.uint8, np.int32, np.int64, np.float64)
+    dtypes = [type(np.dtype(kind)) for kind in kinds]
     return [*addresses, np.ndarray, np.dtype, codecs.encode, *dtypes]
 
 
-def from_parquet(path: Path) -> dict[str, Any]:
+def _read_parquet_columns(path: Path) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            broken(f"{path} must be a whole Parquet file", error, "Fetch it again")
-        ) from error
+        rule = f"{path} must be a whole Parquet file"
+        raise DataError(broken(rule, error, "Fetch it again")) from error
     return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
-def whole(path: Path, columns: dict[str, Any], name: str) -> Ints:
+def _take_whole_numbers(
+    path: Path,
+    columns: dict[str, Any],
+    name: str,
+) -> Ints:
     found = np.asarray(columns[name])
     if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
-        raise DataError(
-            broken(f"{path}: {name} is one row of whole numbers", f"{found.dtype} {found.shape}")
-        )
+        rule = f"{path}: {name} is one row of whole numbers"
+        raise DataError(broken(rule, f"{found.dtype} {found.shape}"))
     return found.astype(np.int64)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints
+from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
 
-Ints = NDArray[np.int64]
-Pixels = NDArray[np.uint8]
 Expected = int | tuple[int, ...]
 """How many images a part must have: in all, or class by class."""
 
@@ -32,7 +32,10 @@ class OnDisk(ABC):
     sourced: ClassVar[bool] = True
 
     def where(self, root: Path) -> Path:
-        return root / (self.path.expanduser() if self.path is not None else self.folder)
+        """Where the files lie if all datasets lie below `root`."""
+        if self.path is None:
+            return root / self.folder
+        return root / self.path.expanduser()
 
     @abstractmethod
     def load(self, root: Path) -> Dataset: ...
@@ -40,40 +43,74 @@ class OnDisk(ABC):
     @property
     def remedy(self) -> str:
         """How a person comes by the files."""
-        command = f"rayfl data get {self.folder}" + ("" if self.sourced else " --from ARCHIVE")
+        command = f"rayfl data get {self.folder}"
+        if not self.sourced:
+            command += " --from ARCHIVE"
         return f"Run `{command}`, or put {self.form} there, or say where they are with `path`"
 
 
-def find(folder: Path, *names: str) -> Path | None:
-    """The first file of one of these names in a folder or at most two folders below: archives
+def find_file(folder: Path, *names: str) -> Path | None:
+    """The first file of one of these names in `folder` or at most two folders below: archives
     unpack either way."""
     # Not deeper: `path` may point into a disk full of other things.
     for depth in ("", "*/", "*/*/"):
         for name in names:
-            found = sorted(file for file in folder.glob(depth + name) if file.is_file())
-            if found:
-                return found[0]
+            entries = sorted(folder.glob(depth + name))
+            files = [entry for entry in entries if entry.is_file()]
+            if files:
+                return files[0]
     return None
 
 
-def need(part: OnDisk, folder: Path, *names: str) -> Path:
-    """Like `find`, with an error that names the file and how to come by it."""
-    found = find(folder, *names)
+def require_file(
+    part: OnDisk,
+    folder: Path,
+    *names: str,
+) -> Path:
+    """The file that `find_file` finds, or a refusal that names it and how to come by it.
+
+    Parameters
+    ----------
+    part
+        The dataset that needs it.
+    folder
+        Where to look.
+    names
+        Its names; the first is the one that the refusal tells.
+    """
+    found = find_file(folder, *names)
     if found is None:
-        raise DataError(
-            broken(f"{part.folder} needs the file {folder / names[0]}", "no such file", part.remedy)
-        )
+        rule = f"{part.folder} needs the file {folder / names[0]}"
+        raise DataError(broken(rule, "no such file", part.remedy))
     return found
 
 
-def damaged(file: Path, expected: str, found: object, part: str = "") -> DataError:
-    """The error about a file that is not what it should be."""
+def damaged_file(
+    file: Path,
+    expected: str,
+    found: object,
+    part: str = "",
+) -> DataError:
+    """The error about a file that is not what it should be.
+
+    Parameters
+    ----------
+    file
+        The file.
+    expected
+        What it must be, as the end of a sentence.
+    found
+        What it is.
+    part
+        The name under which `rayfl data get` fetches it again, if it does.
+    """
+    command = f" with `rayfl data get {part}`" if part else ""
     # A damaged file must go first: as long as it is there, it is the one that is read.
-    remedy = f"Remove it and fetch it again{f' with `rayfl data get {part}`' if part else ''}"
+    remedy = f"Remove it and fetch it again{command}"
     return DataError(broken(f"{file} must be {expected}", found, remedy))
 
 
-def verified(
+def verify_dataset(
     part: OnDisk,
     folder: Path,
     train: Images,
@@ -81,58 +118,117 @@ def verified(
     classes: tuple[str, ...],
     expected: tuple[Expected, Expected],
 ) -> Dataset:
-    """The dataset, once both parts have the labels and counts that it is known to have."""
-    for name, images, count in (("train", train, expected[0]), ("test", test, expected[1])):
-        check_counts(f"{folder}: {part.folder}/{name}", images.y, len(classes), count, part.remedy)
+    """The dataset, once both parts have the labels and counts that it is known to have.
+
+    Parameters
+    ----------
+    part
+        The component that read it.
+    folder
+        Where it lies, for refusals.
+    train, test
+        What was read.
+    classes
+        The names of the classes.
+    expected
+        The known sizes of the training and of the test set.
+    """
+    parts = (("train", train, expected[0]), ("test", test, expected[1]))
+    for name, images, count in parts:
+        where = f"{folder}: {part.folder}/{name}"
+        check_class_counts(where, images.y, len(classes), count, part.remedy)
     return Dataset(part.folder, train, test, classes)
 
 
-def check_counts(where: str, labels: Ints, classes: int, expected: Expected, remedy: str) -> None:
+def check_class_counts(
+    where: str,
+    labels: Ints,
+    classes: int,
+    expected: Expected,
+    remedy: str,
+) -> None:
     """Refuse labels outside the classes, and totals or class counts that differ from the known
-    ones."""
-    check_range(where, labels, classes, remedy)
+    ones.
+
+    Parameters
+    ----------
+    where
+        What the refusal calls the images.
+    labels
+        Their labels.
+    classes
+        How many classes there are.
+    expected
+        The known size.
+    remedy
+        How to come by the right files.
+    """
+    check_bounds(f"{where}: labels lie", labels, 0, classes, remedy=remedy)
     # The total first: "one image short" says more than the class that it is missing from.
     total = expected if isinstance(expected, int) else sum(expected)
     if len(labels) != total:
         raise DataError(broken(f"{where} has {total} images", len(labels), remedy))
+    if isinstance(expected, int):
+        return
     counts = np.bincount(labels, minlength=classes)
-    if not isinstance(expected, int) and counts.tolist() != list(expected):
-        at = int(np.flatnonzero(counts != np.asarray(expected))[0])
-        raise DataError(
-            broken(f"{where} has {expected[at]} images of class {at}", int(counts[at]), remedy)
-        )
+    other = np.flatnonzero(counts != np.asarray(expected))
+    if len(other):
+        c = int(other[0])
+        rule = f"{where} has {expected[c]} images of class {c}"
+        raise DataError(broken(rule, int(counts[c]), remedy))
 
 
-def check_range(where: str, labels: Ints, classes: int, remedy: str = "") -> None:
-    """Refuse labels outside the classes, with the first of them and its position."""
-    outside = np.flatnonzero((labels < 0) | (labels >= classes))
-    if len(outside):
-        at = int(outside[0])
-        raise DataError(
-            broken(
-                f"{where}: labels lie in [0, {classes})", f"{labels[at]} at position {at}", remedy
-            )
-        )
+def hold_out(
+    labels: Ints,
+    count: int,
+    rng: Generator,
+) -> tuple[Ints, Ints]:
+    """Positions (kept, held out), stratified by largest remainder, both in the original order.
 
-
-def holdout(labels: Ints, count: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Positions (kept, held out): `count` held out, stratified by largest remainder, both in the
-    original order."""
+    Parameters
+    ----------
+    labels
+        The classes of all samples.
+    count
+        How many to hold out.
+    rng
+        Draws them, class by class.
+    """
     members = [np.flatnonzero(labels == c) for c in np.unique(labels)]
-    exact = np.array([len(m) for m in members]) * (count / len(labels))
+    sizes = np.array([len(positions) for positions in members])
+    exact = sizes * (count / len(labels))
     quota = np.floor(exact).astype(np.int64)
     # A stable order of the remainders, so that ties go to the lower class on every platform.
     most_wronged = np.argsort(quota - exact, kind="stable")
-    quota[most_wronged[: count - quota.sum()]] += 1
-    taken = np.concatenate([rng.permutation(m)[:q] for m, q in zip(members, quota, strict=True)])
+    missing = count - quota.sum()
+    quota[most_wronged[:missing]] += 1
     # A mask brings both halves back into the original order.
     out = np.zeros(len(labels), dtype=bool)
-    out[taken] = True
+    for positions, wanted in zip(members, quota, strict=True):
+        drawn = rng.permutation(positions)[:wanted]
+        out[drawn] = True
     return np.flatnonzero(~out), np.flatnonzero(out)
 
 
-def split(images: Images, test_fraction: float, seed: int) -> tuple[Images, Images]:
-    """A seeded, stratified split of images that come without a test set."""
+def split_off_test(
+    images: Images,
+    test_fraction: float,
+    seed: int,
+) -> tuple[Images, Images]:
+    """A stratified split of images that come without a test set, into (train, test).
+
+    Parameters
+    ----------
+    images
+        All of them.
+    test_fraction
+        The share that becomes the test set.
+    seed
+        Decides which ones.
+    """
     count = round(test_fraction * len(images))
-    kept, held_out = holdout(images.y, count, np.random.default_rng(seed))
-    return Images(images.x[kept], images.y[kept]), Images(images.x[held_out], images.y[held_out])
+    rng = np.random.default_rng(seed)
+    kept, held_out = hold_out(images.y, count, rng)
+    train = Images(images.x[kept], images.y[kept])
+    test = Images(images.x[held_out], images.y[held_out])
+    return train, test

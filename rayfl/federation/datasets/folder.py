@@ -13,10 +13,10 @@ from pydantic import Field
 from rayfl.component import Count, Natural, component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import OnDisk, split
-from rayfl.federation.datasets.images import decode_all, is_image
+from rayfl.federation.datasets.files import OnDisk, split_off_test
+from rayfl.federation.datasets.images import decode_images, is_image
 
-TEST_FOLDERS = ("test", "val", "valid", "validation")
+_TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
 @component
@@ -35,50 +35,61 @@ class Folder(OnDisk):
 
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
-        if not (folder / "train").is_dir():
-            classes = class_folders(folder, self.remedy)
-            train, test = split(self.read(folder, classes), self.test_fraction, self.seed)
+        train_folder = folder / "train"
+        if not train_folder.is_dir():
+            classes = _list_class_folders(folder, self.remedy)
+            images = self._read(folder, classes, self.channels)
+            train, test = split_off_test(images, self.test_fraction, self.seed)
             return Dataset(folder.name, train, test, classes)
-        held_out = next((folder / name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
-        if held_out is None:
-            rule = f"beside {folder / 'train'} there is one of {', '.join(TEST_FOLDERS)}"
-            raise DataError(
-                broken(rule, "none", f"Name {folder / 'train'} as `path` for a seeded split")
-            )
-        classes = class_folders(folder / "train", self.remedy)
+        test_folder = _find_test_folder(folder)
+        classes = _list_class_folders(train_folder, self.remedy)
         # A class that only the test set has could never be learnt, and would shift the numbers of
         # the others.
-        strangers = set(class_folders(held_out, self.remedy)) - set(classes)
+        strangers = set(_list_class_folders(test_folder, self.remedy)) - set(classes)
         if strangers:
-            raise DataError(
-                broken(
-                    f"the classes of {held_out} are those of train", ", ".join(sorted(strangers))
-                )
-            )
-        train = self.read(folder / "train", classes)
+            rule = f"the classes of {test_folder} are those of train"
+            raise DataError(broken(rule, ", ".join(sorted(strangers))))
+        train = self._read(train_folder, classes, self.channels)
         # The test images take on the training images' channels.
-        return Dataset(folder.name, train, self.read(held_out, classes, train.x.shape[3]), classes)
+        test = self._read(test_folder, classes, train.x.shape[3])
+        return Dataset(folder.name, train, test, classes)
 
-    def read(self, folder: Path, classes: Sequence[str], channels: int | None = None) -> Images:
-        files = [sorted(filter(is_image, (folder / name).rglob("*"))) for name in classes]
-        labels = np.repeat(np.arange(len(classes)), [len(members) for members in files])
-        pixels = decode_all(
-            [file for members in files for file in members], channels or self.channels, self.side
-        )
-        return Images(pixels, labels.astype(np.int64))
+    def _read(
+        self,
+        folder: Path,
+        classes: Sequence[str],
+        channels: int | None,
+    ) -> Images:
+        files: list[Path] = []
+        labels: list[int] = []
+        for c, name in enumerate(classes):
+            members = sorted(filter(is_image, (folder / name).rglob("*")))
+            files += members
+            labels += [c] * len(members)
+        pixels = decode_images(files, channels, self.side)
+        return Images(pixels, np.array(labels, dtype=np.int64))
 
 
-def class_folders(folder: Path, remedy: str) -> tuple[str, ...]:
+def _find_test_folder(folder: Path) -> Path:
+    """The folder beside `train` that holds the test set, under any of its names."""
+    for name in _TEST_FOLDERS:
+        if (folder / name).is_dir():
+            return folder / name
+    train = folder / "train"
+    rule = f"beside {train} there is one of {', '.join(_TEST_FOLDERS)}"
+    raise DataError(broken(rule, "none", f"Name {train} as `path` for a seeded split"))
+
+
+def _list_class_folders(folder: Path, remedy: str) -> tuple[str, ...]:
     """The names of the folders that hold images, in alphabetical order."""
     # Alphabetical, as everybody numbers the classes of folders.
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    found = tuple(
-        e.name
-        for e in entries
-        if e.is_dir() and not e.name.startswith(".") and any(map(is_image, e.rglob("*")))
-    )
+    found = []
+    for entry in entries:
+        visible = entry.is_dir() and not entry.name.startswith(".")
+        if visible and any(map(is_image, entry.rglob("*"))):
+            found.append(entry.name)
     if not found:
-        raise DataError(
-            broken(f"{folder} must hold folders of images, one a class", "none", remedy)
-        )
-    return found
+        rule = f"{folder} must hold folders of images, one a class"
+        raise DataError(broken(rule, "none", remedy))
+    return tuple(found)

@@ -11,8 +11,15 @@ from typing import ClassVar
 import numpy as np
 
 from rayfl.component import component
+from rayfl.federation.arrays import Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, Pixels, damaged, need, verified
+from rayfl.federation.datasets.files import (
+    Expected,
+    OnDisk,
+    damaged_file,
+    require_file,
+    verify_dataset,
+)
 
 # The type code of the format; the other ones (shorts, floats) never occur in these datasets.
 _UNSIGNED_BYTES = 0x08
@@ -33,17 +40,16 @@ class Mnist(OnDisk):
 
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
-        train, test = self.part(folder, "train"), self.part(folder, "t10k")
-        return verified(self, folder, train, test, self.classes, self.expected)
+        train = self._read_part(folder, "train")
+        test = self._read_part(folder, "t10k")
+        return verify_dataset(self, folder, train, test, self.classes, self.expected)
 
-    def part(self, folder: Path, prefix: str) -> Images:
-        pictures = read_idx(
-            need(self, folder, *spellings(f"{prefix}-images", "idx3-ubyte")), 3, self.folder
-        )
-        labels = read_idx(
-            need(self, folder, *spellings(f"{prefix}-labels", "idx1-ubyte")), 1, self.folder
-        )
-        return Images(pictures[..., None], labels.astype(np.int64))
+    def _read_part(self, folder: Path, prefix: str) -> Images:
+        images = require_file(self, folder, *_list_spellings(f"{prefix}-images", "idx3-ubyte"))
+        pixels = read_idx(images, 3, self.folder)
+        listing = require_file(self, folder, *_list_spellings(f"{prefix}-labels", "idx1-ubyte"))
+        labels = read_idx(listing, 1, self.folder)
+        return Images(pixels[..., None], labels.astype(np.int64))
 
 
 @component
@@ -66,32 +72,44 @@ class FashionMnist(Mnist):
     expected: ClassVar[tuple[Expected, Expected]] = ((6000,) * 10, (1000,) * 10)
 
 
-def spellings(stem: str, kind: str) -> tuple[str, ...]:
+def _list_spellings(stem: str, kind: str) -> tuple[str, ...]:
     """The names under which an IDX file goes around."""
-    return tuple(f"{stem}{dot}{kind}{gz}" for dot in "-." for gz in ("", ".gz"))
+    plain = (f"{stem}-{kind}", f"{stem}.{kind}")
+    return tuple(name + suffix for name in plain for suffix in ("", ".gz"))
 
 
-def read_idx(file: Path, dimensions: int, dataset: str = "") -> Pixels:
-    """The array of unsigned bytes in an IDX file of so many dimensions."""
-    content = read_bytes(file, dataset)
+def read_idx(
+    file: Path,
+    dimensions: int,
+    dataset: str = "",
+) -> Pixels:
+    """The array of unsigned bytes in an IDX file.
+
+    Parameters
+    ----------
+    file
+        Raw, or with the suffix `.gz`.
+    dimensions
+        How many the array must have.
+    dataset
+        The name under which `rayfl data get` fetches a damaged file again.
+    """
+    content = _read_bytes(file, dataset)
     magic = bytes((0, 0, _UNSIGNED_BYTES, dimensions))
     header = 4 + 4 * dimensions
     if content[:4] != magic or len(content) < header:
-        raise damaged(
-            file,
-            f"IDX of {dimensions} dimensions (first bytes {magic.hex()})",
-            content[:4].hex(),
-            dataset,
-        )
-    shape = tuple(int(n) for n in np.frombuffer(content[4:header], dtype=">u4"))
+        rule = f"IDX of {dimensions} dimensions (first bytes {magic.hex()})"
+        raise damaged_file(file, rule, content[:4].hex(), dataset)
+    sizes = np.frombuffer(content[4:header], dtype=">u4")
+    shape = tuple(map(int, sizes))
     # Counted in 64 bits: a damaged header may claim more than 2^31 pixels.
     due = header + int(np.prod(shape, dtype=np.int64))
     if len(content) != due:
-        raise damaged(file, f"{due} bytes long, by its header", len(content), dataset)
+        raise damaged_file(file, f"{due} bytes long, by its header", len(content), dataset)
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def read_bytes(file: Path, dataset: str) -> bytes:
+def _read_bytes(file: Path, dataset: str) -> bytes:
     """The bytes of a file, gunzipped if need be."""
     try:
         if file.suffix == ".gz":
@@ -99,4 +117,4 @@ def read_bytes(file: Path, dataset: str) -> bytes:
                 return stream.read()
         return file.read_bytes()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise damaged(file, "a whole gzip file", error, dataset) from error
+        raise damaged_file(file, "a whole gzip file", error, dataset) from error

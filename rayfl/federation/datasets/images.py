@@ -13,82 +13,113 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayfl.errors import DataError, broken
-from rayfl.federation.datasets.files import Pixels, damaged
+from rayfl.federation.arrays import Pixels
+from rayfl.federation.datasets.files import damaged_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset(
+_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
+_GREY_MODES = ("1", "L", "LA", "I;16")
 # Small images decode in less time than it takes to hand over a task.
 _PER_TASK = 256
+_MOST_THREADS = 8
 
 
 def is_image(file: Path) -> bool:
     """An image by its suffix; hidden files, such as the twins that archives from a Mac carry, are
     none."""
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    return file.suffix.lower() in _SUFFIXES and not file.name.startswith(".")
 
 
-def decode(
-    source: Path | bytes, channels: int | None = None, side: int | None = None, label: str = ""
+def decode_image(
+    source: Path | bytes,
+    channels: int | None = None,
+    side: int | None = None,
+    label: str = "",
 ) -> Pixels:
-    """One image as (height, width, channels): `channels` None keeps grey or colour; `side` makes it
-    a square."""
+    """One image as (height, width, channels).
+
+    Parameters
+    ----------
+    source
+        A file, or the bytes of one.
+    channels
+        1 for grey, 3 for colour; None keeps what it has.
+    side
+        Makes it a square of so many pixels.
+    label
+        What a refusal calls an image that has no file of its own.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(source if isinstance(source, Path) else io.BytesIO(source)) as image:
+        stream = source if isinstance(source, Path) else io.BytesIO(source)
+        with Image.open(stream) as image:
             if side is not None:
                 # JPEG can decode straight to a half, a quarter or an eighth: several times faster
                 # on photographs.
                 image.draft(None, (side, side))
-            mode = (
-                "RGB"
-                if channels == 3
-                or (channels is None and image.mode not in ("1", "L", "LA", "I;16"))
-                else "L"
-            )
-            picture = image.convert(mode)
+            if channels is None:
+                channels = 1 if image.mode in _GREY_MODES else 3
+            picture = image.convert("RGB" if channels == 3 else "L")
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
-        raise damaged(
-            source if isinstance(source, Path) else Path(label), "a whole image file", error
-        ) from error
-    pixels = np.asarray(picture if side is None else square(picture, side))
+        place = source if isinstance(source, Path) else Path(label)
+        raise damaged_file(place, "a whole image file", error) from error
+    if side is not None:
+        picture = _cut_square(picture, side)
+    pixels = np.asarray(picture)
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def square(picture: Image, side: int) -> Image:
+def _cut_square(picture: Image, side: int) -> Image:
     """Scale so that the shorter edge is `side`, then cut the middle."""
     from PIL import Image, ImageOps
 
     return ImageOps.fit(picture, (side, side), method=Image.Resampling.BILINEAR)
 
 
-def decode_all(
+def decode_images(
     sources: Sequence[Path] | Sequence[bytes],
     channels: int | None,
     side: int | None,
     labels: Sequence[str] = (),
 ) -> Pixels:
-    """Many images as one (N, height, width, channels) array; all must come out in one shape."""
-    named = labels or [str(source) for source in sources]
+    """Many images as one (N, height, width, channels) array; all must come out in one shape.
+
+    Parameters
+    ----------
+    sources
+        Files, or the bytes of files.
+    channels
+        1 for grey, 3 for colour; None takes those of the first image for all.
+    side
+        Makes squares of so many pixels.
+    labels
+        What refusals call the images; without them, their files.
+    """
+    names = labels or [str(source) for source in sources]
     if not sources:
         return np.zeros((0, side or 1, side or 1, channels or 1), dtype=np.uint8)
-    first = decode(sources[0], channels, side, named[0])
+    first = decode_image(sources[0], channels, side, names[0])
     out = np.empty((len(sources), *first.shape), dtype=np.uint8)
 
     def fill(start: int) -> None:
-        for at in range(start, min(start + _PER_TASK, len(sources))):
-            pixels = decode(sources[at], first.shape[2], side, named[at])
+        stop = min(start + _PER_TASK, len(sources))
+        for at in range(start, stop):
+            pixels = decode_image(sources[at], first.shape[2], side, names[at])
             if pixels.shape != first.shape:
                 rule = f"all images have one size, here {first.shape[:2]}"
-                remedy = "Set `side` to scale them to squares"
-                raise DataError(broken(rule, f"{pixels.shape[:2]} in {named[at]}", remedy))
+                found = f"{pixels.shape[:2]} in {names[at]}"
+                raise DataError(broken(rule, found, "Set `side` to scale them to squares"))
             out[at] = pixels
 
     # Threads suffice: the decoders of large images let go of the interpreter lock.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        list(pool.map(fill, range(0, len(sources), _PER_TASK)))
+    threads = min(_MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads) as pool:
+        starts = range(0, len(sources), _PER_TASK)
+        # Drawn out of the map, or its errors would stay inside.
+        list(pool.map(fill, starts))
     return out

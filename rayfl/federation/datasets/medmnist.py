@@ -13,10 +13,21 @@ from numpy.typing import NDArray
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Ints, OnDisk, Pixels, damaged, find, verified
+from rayfl.federation.datasets.files import OnDisk, damaged_file, find_file, verify_dataset
 
-Which = Literal[
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    ValueError,
+    TypeError,
+    OSError,
+)
+
+SetName = Literal[
     "pathmnist",
     "chestmnist",
     "dermamnist",
@@ -32,45 +43,49 @@ Which = Literal[
 ]
 
 
-class Facts(NamedTuple):
+class ReleaseFacts(NamedTuple):
     """(train, test) sizes of each release, and the class names parted by `|`."""
 
     sizes: tuple[tuple[int, int], ...]
     names: str
 
 
-_ORGANS = "bladder|femur, left|femur, right|heart|kidney, left|kidney, right|liver|lung, left|lung, right|pancreas|spleen"
-FACTS: dict[str, Facts] = {
-    "pathmnist": Facts(
+_ORGANS = (
+    "bladder|femur, left|femur, right|heart|kidney, left|kidney, right|liver|lung, left"
+    "|lung, right|pancreas|spleen"
+)
+FACTS: dict[str, ReleaseFacts] = {
+    "pathmnist": ReleaseFacts(
         ((89996, 7180),),
-        "adipose|background|debris|lymphocytes|mucus|smooth muscle|normal colon mucosa|cancer-associated stroma"
-        "|colorectal adenocarcinoma epithelium",
+        "adipose|background|debris|lymphocytes|mucus|smooth muscle|normal colon mucosa"
+        "|cancer-associated stroma|colorectal adenocarcinoma epithelium",
     ),
-    "chestmnist": Facts(((78468, 22433),), "no finding|some finding"),
-    "dermamnist": Facts(
+    "chestmnist": ReleaseFacts(((78468, 22433),), "no finding|some finding"),
+    "dermamnist": ReleaseFacts(
         ((7007, 2005),),
-        "actinic keratosis|basal cell carcinoma|benign keratosis|dermatofibroma|melanoma|melanocytic nevus"
-        "|vascular lesion",
+        "actinic keratosis|basal cell carcinoma|benign keratosis|dermatofibroma|melanoma"
+        "|melanocytic nevus|vascular lesion",
     ),
-    "octmnist": Facts(
+    "octmnist": ReleaseFacts(
         ((97477, 1000),), "choroidal neovascularization|diabetic macular edema|drusen|normal"
     ),
-    "pneumoniamnist": Facts(((4708, 624),), "normal|pneumonia"),
-    "retinamnist": Facts(((1080, 400),), "grade 0|grade 1|grade 2|grade 3|grade 4"),
-    "breastmnist": Facts(((546, 156),), "malignant|normal or benign"),
-    "bloodmnist": Facts(
+    "pneumoniamnist": ReleaseFacts(((4708, 624),), "normal|pneumonia"),
+    "retinamnist": ReleaseFacts(((1080, 400),), "grade 0|grade 1|grade 2|grade 3|grade 4"),
+    "breastmnist": ReleaseFacts(((546, 156),), "malignant|normal or benign"),
+    "bloodmnist": ReleaseFacts(
         ((11959, 3421),),
-        "basophil|eosinophil|erythroblast|immature granulocyte|lymphocyte|monocyte|neutrophil|platelet",
+        "basophil|eosinophil|erythroblast|immature granulocyte|lymphocyte|monocyte|neutrophil"
+        "|platelet",
     ),
-    "tissuemnist": Facts(
+    "tissuemnist": ReleaseFacts(
         ((165466, 47280),),
-        "collecting duct, connecting tubule|distal convoluted tubule|glomerular endothelium|interstitial endothelium"
-        "|leukocyte|podocyte|proximal tubule|thick ascending limb",
+        "collecting duct, connecting tubule|distal convoluted tubule|glomerular endothelium"
+        "|interstitial endothelium|leukocyte|podocyte|proximal tubule|thick ascending limb",
     ),
     # The third release of the organs dropped a few duplicates.
-    "organamnist": Facts(((34561, 17778), (34581, 17778)), _ORGANS),
-    "organcmnist": Facts(((12975, 8216), (13000, 8268)), _ORGANS),
-    "organsmnist": Facts(((13932, 8827), (13940, 8829)), _ORGANS),
+    "organamnist": ReleaseFacts(((34561, 17778), (34581, 17778)), _ORGANS),
+    "organcmnist": ReleaseFacts(((12975, 8216), (13000, 8268)), _ORGANS),
+    "organsmnist": ReleaseFacts(((13932, 8827), (13940, 8829)), _ORGANS),
 }
 
 
@@ -78,7 +93,7 @@ FACTS: dict[str, Facts] = {
 class MedMnist(OnDisk):
     """One of the sets, at one size. The validation images stay unused."""
 
-    dataset: Which
+    dataset: SetName
     size: Literal[28, 64, 128, 224] = 28
 
     folder: ClassVar[str] = "medmnist"
@@ -86,126 +101,129 @@ class MedMnist(OnDisk):
 
     @property
     def file(self) -> str:
-        return f"{self.dataset}.npz" if self.size == 28 else f"{self.dataset}_{self.size}.npz"
+        """The publisher's name of the file."""
+        size = "" if self.size == 28 else f"_{self.size}"
+        return f"{self.dataset}{size}.npz"
 
     @property
     def remedy(self) -> str:
-        return f"Run `rayfl data get {self.dataset} size={self.size}`, or say where the file is with `path`"
+        command = f"rayfl data get {self.dataset} size={self.size}"
+        return f"Run `{command}`, or say where the file is with `path`"
 
     def load(self, root: Path) -> Dataset:
         place = self.where(root)
-        file = place if place.is_file() else find(place, self.file)
+        file = place if place.is_file() else find_file(place, self.file)
         if file is None:
-            raise DataError(
-                broken(
-                    f"{self.dataset} needs the file {place / self.file}",
-                    "no such file",
-                    self.remedy,
-                )
-            )
-        train, test = read_npz(file, self.size)
+            rule = f"{self.dataset} needs the file {place / self.file}"
+            raise DataError(broken(rule, "no such file", self.remedy))
+        train, test = _read_npz(file, self.size)
         facts = FACTS[self.dataset]
+        found = (len(train), len(test))
         # If no release fits, the newest one is what the error names.
-        sizes = next(
-            (pair for pair in facts.sizes if pair == (len(train), len(test))), facts.sizes[0]
-        )
-        dataset = verified(self, file, train, test, tuple(facts.names.split("|")), sizes)
+        sizes = found if found in facts.sizes else facts.sizes[0]
+        classes = tuple(facts.names.split("|"))
+        dataset = verify_dataset(self, file, train, test, classes, sizes)
         return Dataset(self.dataset, dataset.train, dataset.test, dataset.classes)
 
 
-def read_npz(file: Path, side: int) -> tuple[Images, Images]:
+def _read_npz(file: Path, side: int) -> tuple[Images, Images]:
     """Both parts of a file, whose arrays are plain: nothing in it is unpickled."""
     try:
         # Opened here, because numpy leaves a damaged file open.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            return part(arrays, "train", side), part(arrays, "test", side)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        KeyError,
-        ValueError,
-        TypeError,
-        OSError,
-    ) as error:
-        raise damaged(file, "a whole .npz of MedMNIST", error) from error
+            train = _read_part(arrays, "train", side)
+            test = _read_part(arrays, "test", side)
+    except _DAMAGED as error:
+        raise damaged_file(file, "a whole .npz of MedMNIST", error) from error
+    return train, test
 
 
-def part(arrays: np.lib.npyio.NpzFile, name: str, side: int) -> Images:
+def _read_part(
+    arrays: np.lib.npyio.NpzFile,
+    name: str,
+    side: int,
+) -> Images:
     pixels: Pixels = arrays[f"{name}_images"]
     if pixels.shape[1:3] != (side, side):
         raise ValueError(f"images of {pixels.shape[1:]} where {side}x{side} were asked for")
-    return Images(
-        pixels if pixels.ndim == 4 else pixels[..., None], one_label(arrays[f"{name}_labels"])
-    )
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    return Images(pixels, _take_one_label(arrays[f"{name}_labels"]))
 
 
-def one_label(labels: NDArray[np.integer[Any]]) -> Ints:
+def _take_one_label(labels: NDArray[Any]) -> Ints:
     """(n, 1) columns as they are; of several findings an image (ChestMNIST), whether there is
     any."""
-    found: Ints = (
-        labels[:, 0].astype(np.int64)
-        if labels.shape[1] == 1
-        else np.any(labels, axis=1).astype(np.int64)
-    )
-    return found
+    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"labels {labels.dtype} {labels.shape} where whole (n, findings) are due")
+    whole: Ints = labels.astype(np.int64)
+    if whole.shape[1] == 1:
+        return whole[:, 0]
+    outside = np.flatnonzero((whole != 0) & (whole != 1))
+    if len(outside):
+        # Any other number would count as a finding.
+        found = whole.ravel()[outside[0]]
+        row = int(outside[0]) // whole.shape[1]
+        raise ValueError(f"findings lie in [0, 2); got {found} at row {row}")
+    any_finding: Ints = whole.max(axis=1)
+    return any_finding
 
 
 @component
 class PathMnist(MedMnist):
-    dataset: Which = "pathmnist"
+    dataset: SetName = "pathmnist"
 
 
 @component
 class ChestMnist(MedMnist):
-    dataset: Which = "chestmnist"
+    dataset: SetName = "chestmnist"
 
 
 @component
 class DermaMnist(MedMnist):
-    dataset: Which = "dermamnist"
+    dataset: SetName = "dermamnist"
 
 
 @component
 class OctMnist(MedMnist):
-    dataset: Which = "octmnist"
+    dataset: SetName = "octmnist"
 
 
 @component
 class PneumoniaMnist(MedMnist):
-    dataset: Which = "pneumoniamnist"
+    dataset: SetName = "pneumoniamnist"
 
 
 @component
 class RetinaMnist(MedMnist):
-    dataset: Which = "retinamnist"
+    dataset: SetName = "retinamnist"
 
 
 @component
 class BreastMnist(MedMnist):
-    dataset: Which = "breastmnist"
+    dataset: SetName = "breastmnist"
 
 
 @component
 class BloodMnist(MedMnist):
-    dataset: Which = "bloodmnist"
+    dataset: SetName = "bloodmnist"
 
 
 @component
 class TissueMnist(MedMnist):
-    dataset: Which = "tissuemnist"
+    dataset: SetName = "tissuemnist"
 
 
 @component
 class OrganAMnist(MedMnist):
-    dataset: Which = "organamnist"
+    dataset: SetName = "organamnist"
 
 
 @component
 class OrganCMnist(MedMnist):
-    dataset: Which = "organcmnist"
+    dataset: SetName = "organcmnist"
 
 
 @component
 class OrganSMnist(MedMnist):
-    dataset: Which = "organsmnist"
+    dataset: SetName = "organsmnist"

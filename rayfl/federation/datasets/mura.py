@@ -5,18 +5,31 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from rayfl.component import Count, component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, damaged, verified
-from rayfl.federation.datasets.images import decode_all, is_image
+from rayfl.federation.datasets.files import (
+    Expected,
+    OnDisk,
+    damaged_file,
+    verify_dataset,
+)
+from rayfl.federation.datasets.images import decode_images, is_image
 
-PARTS = ("elbow", "finger", "forearm", "hand", "humerus", "shoulder", "wrist")
+BODY_PARTS = ("elbow", "finger", "forearm", "hand", "humerus", "shoulder", "wrist")
 _PATIENT = re.compile(r"patient(\d+)")
+
+
+class _Radiographs(NamedTuple):
+    """What the paths say, before any image is decoded."""
+
+    files: list[Path]
+    labels: list[int]
+    patients: list[int]
 
 
 @component
@@ -38,53 +51,49 @@ class Mura(OnDisk):
     )
 
     def load(self, root: Path) -> Dataset:
-        base = self.base(self.where(root))
-        listed = {name: radiographs(base / name) for name in ("train", "valid")}
+        base = self._find_base(self.where(root))
+        train = _list_radiographs(base / "train")
+        test = _list_radiographs(base / "valid")
         # Images of one patient look alike: shared patients would make the test set easy.
-        shared = {patient(file) for file, _ in listed["train"]} & {
-            patient(file) for file, _ in listed["valid"]
-        }
+        shared = set(train.patients) & set(test.patients)
         if shared:
-            raise DataError(
-                broken(
-                    f"{base}: no patient is in train and in valid",
-                    f"patient {min(shared)}",
-                    self.remedy,
-                )
-            )
-        train, test = (self.read(found) for found in listed.values())
-        return verified(self, base, train, test, PARTS, self.expected)
+            rule = f"{base}: no patient is in train and in valid"
+            raise DataError(broken(rule, f"patient {min(shared)}", self.remedy))
+        images = self._read(train), self._read(test)
+        return verify_dataset(self, base, *images, BODY_PARTS, self.expected)
 
-    def base(self, folder: Path) -> Path:
+    def _find_base(self, folder: Path) -> Path:
         """The folder that holds train and valid."""
         for place in (folder, folder / "MURA-v1.1"):
             if (place / "train").is_dir() and (place / "valid").is_dir():
                 return place
-        raise DataError(
-            broken(f"{folder} must hold train and valid", "no such folders", self.remedy)
-        )
+        rule = f"{folder} must hold train and valid"
+        raise DataError(broken(rule, "no such folders", self.remedy))
 
-    def read(self, listed: list[tuple[Path, int]]) -> Images:
-        pixels = decode_all([file for file, _ in listed], self.channels, self.side)
-        labels = np.array([label for _, label in listed], dtype=np.int64)
+    def _read(self, listed: _Radiographs) -> Images:
         return Images(
-            pixels, labels, np.array([patient(file) for file, _ in listed], dtype=np.int64)
+            x=decode_images(listed.files, self.channels, self.side),
+            y=np.array(listed.labels, dtype=np.int64),
+            groups=np.array(listed.patients, dtype=np.int64),
         )
 
 
-def radiographs(folder: Path) -> list[tuple[Path, int]]:
-    """(file, body part) of `XR_PART/patientN/studyM_sign/image.png`, in order of the path."""
-    return [
-        (file, label)
-        for label, name in enumerate(PARTS)
-        for file in sorted((folder / f"XR_{name.upper()}").rglob("*"))
-        if is_image(file)
-    ]
+def _list_radiographs(folder: Path) -> _Radiographs:
+    """The images `XR_PART/patientN/studyM_sign/image.png`, in order of the path."""
+    files: list[Path] = []
+    labels: list[int] = []
+    for c, name in enumerate(BODY_PARTS):
+        part = folder / f"XR_{name.upper()}"
+        found = sorted(filter(is_image, part.rglob("*")))
+        files += found
+        labels += [c] * len(found)
+    patients = [_parse_patient(file) for file in files]
+    return _Radiographs(files, labels, patients)
 
 
-def patient(file: Path) -> int:
+def _parse_patient(file: Path) -> int:
     # A study may be positive or negative; that is another task, and its name is left alone.
     found = _PATIENT.search(file.parent.parent.name)
     if found is None:
-        raise damaged(file, "in a folder patientN/studyM", file.parent, "mura")
+        raise damaged_file(file, "in a folder patientN/studyM", file.parent, "mura")
     return int(found.group(1))

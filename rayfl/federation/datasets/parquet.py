@@ -14,11 +14,13 @@ from pydantic import Field
 
 from rayfl.component import Count, Natural, component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints, Pixels
+from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Ints, OnDisk, Pixels, check_range, damaged, split
-from rayfl.federation.datasets.images import decode_all
+from rayfl.federation.datasets.files import OnDisk, damaged_file, split_off_test
+from rayfl.federation.datasets.images import decode_images
 
-Classes = tuple[str, ...]
+ClassNames = tuple[str, ...]
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 
@@ -40,34 +42,42 @@ class Parquet(OnDisk):
 
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
-        files = parts(folder, "train")
+        files = list_split_files(folder, "train")
         if not files:
-            raise DataError(
-                broken(f"{folder} must hold train-*.parquet", "no such file", self.remedy)
-            )
-        train, names = self.read(files)
-        held_out = parts(folder, "test") or parts(folder, "validation") or parts(folder, "val")
+            rule = f"{folder} must hold train-*.parquet"
+            raise DataError(broken(rule, "no such file", self.remedy))
+        train, names = self._read(files)
+        held_out = _list_test_files(folder)
         if held_out:
-            test, more = self.read(held_out)
-            names = names or more
+            test, test_names = self._read(held_out)
+            names = names or test_names
         else:
-            train, test = split(train, self.test_fraction, self.seed)
-        return Dataset(folder.name, train, test, names or numbered(train, test))
+            train, test = split_off_test(train, self.test_fraction, self.seed)
+        return Dataset(folder.name, train, test, names or _number_classes(train, test))
 
-    def read(self, files: Sequence[Path]) -> tuple[Images, Classes]:
+    def _read(self, files: Sequence[Path]) -> tuple[Images, ClassNames]:
         images = (self.image,) if self.image else IMAGE_COLUMNS
         labels = (self.label,) if self.label else LABEL_COLUMNS
         return read_parquet(files, images, labels, self.side, self.channels)
 
 
-def parts(folder: Path, split_name: str) -> list[Path]:
-    """The files of a split, in order, in the folder or in `data` below it."""
+def list_split_files(folder: Path, split_name: str) -> list[Path]:
+    """The files of the split `split_name`, in order, in `folder` or in `data` below it."""
     for place in (folder, folder / "data"):
-        found = sorted(
-            {*place.glob(f"{split_name}.parquet"), *place.glob(f"{split_name}-*.parquet")}
-        )
+        whole = place.glob(f"{split_name}.parquet")
+        pieces = place.glob(f"{split_name}-*.parquet")
+        found = sorted({*whole, *pieces})
         if found:
             return found
+    return []
+
+
+def _list_test_files(folder: Path) -> list[Path]:
+    """The files of the test set, which goes by several names."""
+    for name in ("test", "validation", "val"):
+        files = list_split_files(folder, name)
+        if files:
+            return files
     return []
 
 
@@ -77,59 +87,83 @@ def read_parquet(
     label_columns: Sequence[str] = LABEL_COLUMNS,
     side: int | None = None,
     channels: int | None = None,
-) -> tuple[Images, Classes]:
-    """Every row of the files, and the class names (none if the schema does not tell)."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+) -> tuple[Images, ClassNames]:
+    """Every row of the files, and the class names (none if the schema does not tell).
 
+    Parameters
+    ----------
+    files
+        In this order.
+    image_columns, label_columns
+        The names that the columns may have; the first that a file has is read.
+    side
+        Makes squares of so many pixels.
+    channels
+        1 for grey, 3 for colour; None takes those of the first image for all.
+    """
     pixels: list[Pixels] = []
     labels: list[Ints] = []
-    names: Classes = ()
+    names: ClassNames = ()
     for file in files:
-        try:
-            with pq.ParquetFile(file) as opened:
-                schema = opened.schema_arrow
-                columns = [pick(file, schema, image_columns), pick(file, schema, label_columns)]
-                # Only these columns: others may hold bounding boxes, masks or texts of any size.
-                table = opened.read(columns=columns)
-        except (pa.ArrowException, OSError) as error:
-            raise damaged(file, "a whole Parquet file", error) from error
-        names = names or class_names(schema.metadata, columns[1])
-        labels.append(label_array(file, table.column(columns[1])))
+        table, image, label = _read_columns(file, image_columns, label_columns)
+        names = names or _parse_class_names(table.schema.metadata, label)
+        labels.append(_read_labels(file, table.column(label)))
         if names:
-            check_range(str(file), labels[-1], len(names))
-        encoded = encoded_images(table.column(columns[0]).combine_chunks())
+            check_bounds(f"{file}: labels lie", labels[-1], 0, len(names))
+        encoded = _list_encoded_images(table.column(image).combine_chunks())
         rows = [f"{file} row {row}" for row in range(len(encoded))]
+        pixels.append(decode_images(encoded, channels, side, rows))
         # Every file continues in the channels of the first.
-        pixels.append(decode_all(encoded, pixels[0].shape[3] if pixels else channels, side, rows))
-    check_shapes(files, pixels)
+        channels = pixels[0].shape[3]
+    _check_shapes(files, pixels)
     return Images(np.concatenate(pixels), np.concatenate(labels)), names
 
 
-def pick(file: Path, schema: Any, wanted: Sequence[str]) -> str:
+def _read_columns(
+    file: Path,
+    image_columns: Sequence[str],
+    label_columns: Sequence[str],
+) -> tuple[Any, str, str]:
+    """A table of the images and the labels alone, and what the two columns are called."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file) as opened:
+            schema = opened.schema_arrow
+            image = _pick_column(file, schema, image_columns)
+            label = _pick_column(file, schema, label_columns)
+            # Only these columns: others may hold bounding boxes, masks or texts of any size.
+            table = opened.read(columns=[image, label])
+    except (pa.ArrowException, OSError) as error:
+        raise damaged_file(file, "a whole Parquet file", error) from error
+    return table.replace_schema_metadata(schema.metadata), image, label
+
+
+def _pick_column(
+    file: Path,
+    schema: Any,
+    wanted: Sequence[str],
+) -> str:
     """The first of these columns that the file has."""
     for name in wanted:
         if name in schema.names:
             return name
-    raise DataError(
-        broken(f"{file} must have a column {' or '.join(wanted)}", ", ".join(schema.names))
-    )
+    rule = f"{file} must have a column {' or '.join(wanted)}"
+    raise DataError(broken(rule, ", ".join(schema.names)))
 
 
-def label_array(file: Path, column: Any) -> Ints:
+def _read_labels(file: Path, column: Any) -> Ints:
     import pyarrow as pa
 
     # A missing label would turn the column into floats and the label into garbage.
     if column.null_count or not pa.types.is_integer(column.type):
-        raise damaged(
-            file,
-            "labelled with whole numbers throughout",
-            f"{column.type}, {column.null_count} missing",
-        )
+        found = f"{column.type}, {column.null_count} missing"
+        raise damaged_file(file, "labelled with whole numbers throughout", found)
     return np.asarray(column.to_numpy()).astype(np.int64)
 
 
-def encoded_images(column: Any) -> list[bytes]:
+def _list_encoded_images(column: Any) -> list[bytes]:
     """The image files in a column of structs or of plain bytes."""
     import pyarrow as pa
 
@@ -138,22 +172,25 @@ def encoded_images(column: Any) -> list[bytes]:
     return [value or b"" for value in inside.to_pylist()]
 
 
-def class_names(metadata: dict[bytes, bytes] | None, label: str) -> Classes:
+def _parse_class_names(metadata: dict[bytes, bytes] | None, label: str) -> ClassNames:
     """The names that the Hub's metadata gives to the labels, if it does."""
-    told = json.loads((metadata or {}).get(b"huggingface", b"{}"))
-    feature = told.get("info", {}).get("features", {}).get(label, {})
-    return tuple(str(name) for name in feature.get("names") or ())
+    text = (metadata or {}).get(b"huggingface", b"{}")
+    info = json.loads(text).get("info", {})
+    feature = info.get("features", {}).get(label, {})
+    return tuple(map(str, feature.get("names") or ()))
 
 
-def check_shapes(files: Sequence[Path], pixels: Sequence[Pixels]) -> None:
-    for file, found in zip(files, pixels, strict=True):
-        if found.shape[1:] != pixels[0].shape[1:]:
-            rule = f"all images have one size, in {files[0]} {pixels[0].shape[1:]}"
-            raise DataError(
-                broken(rule, f"{found.shape[1:]} in {file}", "Set `side` to scale them to squares")
-            )
+def _check_shapes(files: Sequence[Path], pixels: Sequence[Pixels]) -> None:
+    shapes = [part.shape[1:] for part in pixels]
+    for file, shape in zip(files, shapes, strict=True):
+        if shape != shapes[0]:
+            rule = f"all images have one size, in {files[0]} {shapes[0]}"
+            remedy = "Set `side` to scale them to squares"
+            raise DataError(broken(rule, f"{shape} in {file}", remedy))
 
 
-def numbered(*images: Images) -> Classes:
+def _number_classes(*images: Images) -> ClassNames:
     """Class names for labels that have none."""
-    return tuple(str(c) for c in range(1 + max(int(part.y.max(initial=0)) for part in images)))
+    labels = np.concatenate([part.y for part in images])
+    highest = int(labels.max(initial=0))
+    return tuple(map(str, range(highest + 1)))

@@ -9,8 +9,15 @@ from typing import ClassVar
 import numpy as np
 
 from rayfl.component import component
+from rayfl.federation.bounds import check_bounds, check_whole
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, damaged, need, verified
+from rayfl.federation.datasets.files import (
+    Expected,
+    OnDisk,
+    damaged_file,
+    require_file,
+    verify_dataset,
+)
 
 
 @component
@@ -27,13 +34,12 @@ class Svhn(OnDisk):
 
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
-        train, test = (
-            read_mat(need(self, folder, f"{name}_32x32.mat")) for name in ("train", "test")
-        )
-        return verified(self, folder, train, test, self.classes, self.expected)
+        train = _read_mat(require_file(self, folder, "train_32x32.mat"))
+        test = _read_mat(require_file(self, folder, "test_32x32.mat"))
+        return verify_dataset(self, folder, train, test, self.classes, self.expected)
 
 
-def read_mat(file: Path) -> Images:
+def _read_mat(file: Path) -> Images:
     """X is (height, width, channel, N), y is (N, 1) in 1..10."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
@@ -41,15 +47,17 @@ def read_mat(file: Path) -> Images:
     try:
         # Named variables only: the files carry nothing else, and a stranger might.
         content = loadmat(file, variable_names=("X", "y"))
-        x, y = content["X"], content["y"].astype(np.int64).reshape(-1)
+        x = content["X"]
+        labels = content["y"].reshape(-1)
     except (MatReadError, KeyError, ValueError, TypeError, OSError, EOFError) as error:
-        raise damaged(file, "a whole .mat file with X and y", error, "svhn") from error
-    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != len(y):
-        raise damaged(
-            file,
-            "uint8 X (height, width, channel, N) with N labels",
-            f"{x.dtype} {x.shape}, {len(y)}",
-            "svhn",
-        )
+        raise damaged_file(file, "a whole .mat file with X and y", error, "svhn") from error
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[3] != len(labels):
+        rule = "uint8 X (height, width, channel, N) with N labels"
+        raise damaged_file(file, rule, f"{x.dtype} {x.shape}, {len(labels)}", "svhn")
+    y = check_whole(f"{file}: y", labels)
+    # A 0 in the file would pass for the digit 0, which is written 10.
+    remedy = "Remove it and fetch it again with `rayfl data get svhn`"
+    check_bounds(f"{file}: labels lie", y, 1, 11, remedy=remedy)
+    pixels = np.ascontiguousarray(x.transpose(3, 0, 1, 2))
     # MATLAB counts from one, so the class of the digit 0 got the number 10.
-    return Images(np.ascontiguousarray(x.transpose(3, 0, 1, 2)), np.where(y == 10, 0, y))
+    return Images(pixels, y % 10)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
 
 from rayfl.component import Count, Natural, NonNegative, component
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Ints, Pixels, holdout
+from rayfl.federation.datasets.files import hold_out
 
-DIGITS_TEST = 360
+_DIGITS_TEST = 360
 # Part of the dataset: another seed would be another test set, and no longer comparable.
 _DIGITS_SEED = 1998
 _CHUNK_VALUES = 1 << 24
@@ -27,11 +30,16 @@ class Digits:
         bunch = load_digits()
         # The grey levels run from 0 to 16: stretched, so that 255 is white as in every other
         # dataset.
-        x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
+        levels = np.rint(bunch.images * (255 / 16))
+        x = levels.astype(np.uint8)[..., None]
         y = bunch.target.astype(np.int64)
-        train, test = holdout(y, DIGITS_TEST, np.random.default_rng(_DIGITS_SEED))
+        rng = np.random.default_rng(_DIGITS_SEED)
+        train, test = hold_out(y, _DIGITS_TEST, rng)
         return Dataset(
-            "digits", Images(x[train], y[train]), Images(x[test], y[test]), tuple("0123456789")
+            name="digits",
+            train=Images(x[train], y[train]),
+            test=Images(x[test], y[test]),
+            classes=tuple("0123456789"),
         )
 
 
@@ -56,24 +64,28 @@ class Blobs:
         pixels = self.side * self.side * self.channels
         # Away from black and white, so that clipping hardly bends the noise.
         patterns = rng.uniform(0.2, 0.8, (self.classes, pixels)).astype(np.float32)
-        train, test = (
-            self.draw(patterns, count, rng) for count in (self.samples, self.test_samples)
-        )
-        return Dataset("blobs", train, test, tuple(f"class {c}" for c in range(self.classes)))
+        train = self._draw(patterns, self.samples, rng)
+        test = self._draw(patterns, self.test_samples, rng)
+        names = tuple(f"class {c}" for c in range(self.classes))
+        return Dataset("blobs", train, test, names)
 
-    def draw(
+    def _draw(
         self,
-        patterns: np.ndarray[tuple[int, int], np.dtype[np.float32]],
+        patterns: NDArray[np.float32],
         count: int,
-        rng: np.random.Generator,
+        rng: Generator,
     ) -> Images:
-        labels: Ints = rng.permutation(np.arange(count) % self.classes)
-        out: Pixels = np.empty((count, patterns.shape[1]), dtype=np.uint8)
+        balanced = np.arange(count) % self.classes
+        labels: Ints = rng.permutation(balanced)
+        pixels = patterns.shape[1]
+        out: Pixels = np.empty((count, pixels), dtype=np.uint8)
         # In pieces, so that a million large images never exist as floats.
-        rows = max(1, _CHUNK_VALUES // patterns.shape[1])
+        rows = max(1, _CHUNK_VALUES // pixels)
         for start in range(0, count, rows):
             part = patterns[labels[start : start + rows]]
             part += self.spread * rng.standard_normal(part.shape, dtype=np.float32)
             part *= 255
-            out[start : start + rows] = np.clip(np.rint(part, out=part), 0, 255, out=part)
-        return Images(out.reshape(count, self.side, self.side, self.channels), labels)
+            np.rint(part, out=part)
+            out[start : start + rows] = np.clip(part, 0, 255, out=part)
+        shape = (count, self.side, self.side, self.channels)
+        return Images(out.reshape(shape), labels)

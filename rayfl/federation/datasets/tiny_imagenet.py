@@ -11,8 +11,17 @@ import numpy as np
 from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, damaged, need, verified
-from rayfl.federation.datasets.images import decode_all, is_image
+from rayfl.federation.datasets.files import (
+    Expected,
+    OnDisk,
+    damaged_file,
+    require_file,
+    verify_dataset,
+)
+from rayfl.federation.datasets.images import decode_images, is_image
+
+_Listed = list[tuple[Path, int]]
+"""Files and their classes."""
 
 
 @component
@@ -25,51 +34,60 @@ class TinyImageNet(OnDisk):
     expected: ClassVar[tuple[Expected, Expected]] = ((500,) * 200, (50,) * 200)
 
     def load(self, root: Path) -> Dataset:
-        listing = need(self, self.where(root), "wnids.txt")
+        listing = require_file(self, self.where(root), "wnids.txt")
         base = listing.parent
         # By id, as image folders are numbered everywhere, not in the order of wnids.txt.
         ids = sorted(listing.read_text().split())
-        train = [
-            (file, c) for c, wnid in enumerate(ids) for file in pictures(base / "train" / wnid)
-        ]
-        images = read(train), read(annotated(base / "val", ids))
-        return verified(self, base, *images, titles(base, ids), self.expected)
+        train = _read_listed(_list_training_images(base / "train", ids))
+        test = _read_listed(_read_annotations(base / "val", ids))
+        titles = _read_class_titles(base, ids)
+        return verify_dataset(self, base, train, test, titles, self.expected)
 
 
-def pictures(folder: Path) -> list[Path]:
-    """The images of a class; the boxes' text files beside them are left alone."""
-    return sorted(filter(is_image, folder.rglob("*")))
+def _list_training_images(folder: Path, ids: list[str]) -> _Listed:
+    """The images of every class with its number."""
+    listed = []
+    for c, wnid in enumerate(ids):
+        entries = (folder / wnid).rglob("*")
+        # The boxes' text files beside the images are left alone.
+        files = sorted(filter(is_image, entries))
+        listed += [(file, c) for file in files]
+    return listed
 
 
-def read(listed: list[tuple[Path, int]]) -> Images:
-    pixels = decode_all([file for file, _ in listed], 3, None)
-    return Images(pixels, np.array([c for _, c in listed], dtype=np.int64))
+def _read_listed(listed: _Listed) -> Images:
+    files = [file for file, _ in listed]
+    labels = [label for _, label in listed]
+    pixels = decode_images(files, 3, None)
+    return Images(pixels, np.array(labels, dtype=np.int64))
 
 
-def annotated(folder: Path, ids: list[str]) -> list[tuple[Path, int]]:
+def _read_annotations(folder: Path, ids: list[str]) -> _Listed:
     """What val_annotations.txt says: a file, its class, and a box that is of no use here."""
     number = {wnid: c for c, wnid in enumerate(ids)}
     listing = folder / "val_annotations.txt"
     if not listing.is_file():
-        raise DataError(
-            broken(f"{listing} must say the validation images' classes", "no such file")
-        )
-    found = []
-    for row, line in enumerate(listing.read_text().splitlines()):
-        name, wnid = (*line.split("\t"), "", "")[:2]
+        rule = f"{listing} must say the validation images' classes"
+        raise DataError(broken(rule, "no such file"))
+    listed = []
+    for row, line in enumerate(listing.read_text().splitlines(), start=1):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
         if wnid not in number:
-            raise damaged(
-                listing,
-                "lines of file and known class, parted by tabs",
-                f"line {row + 1}: {line!r}",
-            )
-        found.append((folder / "images" / name, number[wnid]))
-    return found
+            rule = "lines of file and known class, parted by tabs"
+            raise damaged_file(listing, rule, f"line {row}: {line!r}")
+        listed.append((folder / "images" / name, number[wnid]))
+    return listed
 
 
-def titles(base: Path, ids: list[str]) -> tuple[str, ...]:
+def _read_class_titles(base: Path, ids: list[str]) -> tuple[str, ...]:
     """The first word of words.txt for each class, or its id."""
     words = base / "words.txt"
-    lines = words.read_text().splitlines() if words.is_file() else []
-    known = {wnid: text.split(",")[0] for wnid, _, text in (line.partition("\t") for line in lines)}
-    return tuple(known.get(wnid, wnid) for wnid in ids)
+    # The names are a courtesy; the labels do not hang on them.
+    if not words.is_file():
+        return tuple(ids)
+    titles = {}
+    for line in words.read_text().splitlines():
+        wnid, _, text = line.partition("\t")
+        titles[wnid] = text.split(",")[0]
+    return tuple(titles.get(wnid, wnid) for wnid in ids)

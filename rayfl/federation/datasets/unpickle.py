@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.federation.datasets.files import damaged
+from rayfl.federation.datasets.files import damaged_file
 
 # The helper has moved between numpy's private modules; every array names the one of the installed
 # version.
@@ -23,12 +23,23 @@ _ALLOWED: dict[str, Any] = {
     # How protocol 2 spells bytes.
     "_codecs.encode": codecs.encode,
 }
+# Damaged bytes can fail at any opcode, so with almost any exception.
+_DAMAGED = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    KeyError,
+)
 
 
-class ArrayUnpickler(pickle.Unpickler):
+class _ArrayUnpickler(pickle.Unpickler):
     """Knows numpy arrays and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """The object that the name in the pickle stands for: one of the few that are allowed."""
         found = _ALLOWED.get(f"{module}.{name}")
         if found is None:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
@@ -36,27 +47,27 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def read_pickle(file: Path, dataset: str = "") -> dict[str, Any]:
-    """The mapping in a pickle of Python 2 or 3, with its keys as text."""
+    """The mapping in a pickle of Python 2 or 3, with its keys as text.
+
+    Parameters
+    ----------
+    file
+        The pickle.
+    dataset
+        The name under which `rayfl data get` fetches a damaged file again.
+    """
     try:
         with file.open("rb") as stream:
             # Latin 1 maps every byte to one character: the strings of Python 2 survive, arrays come
             # out as bytes.
-            found = ArrayUnpickler(stream, encoding="latin1").load()
-    # Damaged bytes can fail at any opcode, so with almost any exception.
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        IndexError,
-        KeyError,
-    ) as error:
-        raise damaged(
-            file, "a whole pickle of arrays and lists, and of nothing that runs", error, dataset
-        ) from error
+            found = _ArrayUnpickler(stream, encoding="latin1").load()
+    except _DAMAGED as error:
+        rule = "a whole pickle of arrays and lists, and of nothing that runs"
+        raise damaged_file(file, rule, error, dataset) from error
     if not isinstance(found, dict):
-        raise damaged(file, "a pickled mapping", type(found).__name__, dataset)
-    return {
-        key.decode() if isinstance(key, bytes) else str(key): value for key, value in found.items()
-    }
+        raise damaged_file(file, "a pickled mapping", type(found).__name__, dataset)
+    return {_decode_key(key): value for key, value in found.items()}
+
+
+def _decode_key(key: Any) -> str:
+    return key.decode() if isinstance(key, bytes) else str(key)

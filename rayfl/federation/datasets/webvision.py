@@ -12,10 +12,18 @@ import numpy as np
 
 from rayfl.component import Count, component
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import Expected, OnDisk, damaged, need, verified
-from rayfl.federation.datasets.images import decode_all
+from rayfl.federation.datasets.files import (
+    Expected,
+    OnDisk,
+    damaged_file,
+    require_file,
+    verify_dataset,
+)
+from rayfl.federation.datasets.images import decode_images
 
-CLASSES = 50
+_CLASSES = 50
+# Those of the whole WebVision, whose lists the files are.
+_ALL_CLASSES = 1000
 
 
 @component
@@ -28,36 +36,47 @@ class WebVision(OnDisk):
     folder: ClassVar[str] = "webvision"
     form: ClassVar[str] = "info, google and val_images_256"
     sourced: ClassVar[bool] = False
-    expected: ClassVar[tuple[Expected, Expected]] = (65944, (50,) * CLASSES)
+    expected: ClassVar[tuple[Expected, Expected]] = (65944, (50,) * _CLASSES)
 
     def load(self, root: Path) -> Dataset:
-        listing = need(self, self.where(root), "train_filelist_google.txt")
-        base = listing.parent.parent
-        train = self.read(base, listing)
-        test = self.read(base / "val_images_256", need(self, listing.parent, "val_filelist.txt"))
-        return verified(
-            self, base, train, test, titles(listing.parent / "synsets.txt"), self.expected
-        )
+        listing = require_file(self, self.where(root), "train_filelist_google.txt")
+        info = listing.parent
+        base = info.parent
+        train = self._read(base, listing)
+        test_listing = require_file(self, info, "val_filelist.txt")
+        test = self._read(base / "val_images_256", test_listing)
+        titles = _read_class_titles(info / "synsets.txt")
+        return verify_dataset(self, base, train, test, titles, self.expected)
 
-    def read(self, folder: Path, listing: Path) -> Images:
-        listed = [(name, label) for name, label in entries(listing, self.folder) if label < CLASSES]
-        pixels = decode_all([folder / name for name, _ in listed], 3, self.side)
-        return Images(pixels, np.array([label for _, label in listed], dtype=np.int64))
+    def _read(self, folder: Path, listing: Path) -> Images:
+        files = []
+        labels = []
+        for name, label in _parse_entries(listing, self.folder):
+            if label < _CLASSES:
+                files.append(folder / name)
+                labels.append(label)
+        pixels = decode_images(files, 3, self.side)
+        return Images(pixels, np.array(labels, dtype=np.int64))
 
 
-def entries(listing: Path, dataset: str) -> Iterator[tuple[str, int]]:
+def _parse_entries(listing: Path, dataset: str) -> Iterator[tuple[str, int]]:
     """(file, label) of each line of a list."""
-    for row, line in enumerate(listing.read_text().splitlines()):
+    for row, line in enumerate(listing.read_text().splitlines(), start=1):
         # From the right: names of files may contain blanks.
         name, _, label = line.strip().rpartition(" ")
         if not name or not label.isdecimal():
-            raise damaged(listing, "lines of file and label", f"line {row + 1}: {line!r}", dataset)
+            raise damaged_file(listing, "lines of file and label", f"line {row}: {line!r}", dataset)
+        if int(label) >= _ALL_CLASSES:
+            rule = f"lines whose label lies in [0, {_ALL_CLASSES})"
+            raise damaged_file(listing, rule, f"line {row}: {line!r}", dataset)
         yield name, int(label)
 
 
-def titles(file: Path) -> tuple[str, ...]:
+def _read_class_titles(file: Path) -> tuple[str, ...]:
     """The first name of each synset, or the class's number."""
     # The names are a courtesy; the labels do not hang on them.
-    lines = file.read_text().splitlines()[:CLASSES] if file.is_file() else []
-    named = [line.partition(" ")[2].split(",")[0] for line in lines]
-    return tuple(named) if len(named) == CLASSES else tuple(str(c) for c in range(CLASSES))
+    lines = file.read_text().splitlines()[:_CLASSES] if file.is_file() else []
+    if len(lines) < _CLASSES:
+        return tuple(map(str, range(_CLASSES)))
+    synsets = [line.partition(" ")[2] for line in lines]
+    return tuple(names.split(",")[0] for names in synsets)

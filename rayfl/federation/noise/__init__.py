@@ -5,16 +5,27 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import Registry
-from rayfl.federation.views import Floats, Noise
+from rayfl.federation.arrays import Floats
+from rayfl.federation.views import Noise
 
 
 class Rates(Protocol):
     """Says how noisy each client is meant to be."""
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats: ...
+    def per_client(self, clients: int, rng: Generator) -> Floats:
+        """One rate in [0, 1] for each client.
+
+        Parameters
+        ----------
+        clients
+            How many there are.
+        rng
+            The only source of randomness, so that the seed decides.
+        """
+        ...
 
 
 RATES: Registry[Rates] = Registry(
@@ -33,12 +44,12 @@ NOISES: Registry[Noise] = Registry(
     "noise",
     {
         "none": "rayfl.federation.noise.given:Clean",
-        "explicit": "rayfl.federation.noise.given:Explicit",
+        "explicit": "rayfl.federation.noise.given:ExplicitLabels",
         "human": "rayfl.federation.noise.given:Human",
         "symmetric": "rayfl.federation.noise.symmetric:Symmetric",
         "uniform": "rayfl.federation.noise.symmetric:Uniform",
         "asymmetric": "rayfl.federation.noise.asymmetric:Asymmetric",
-        "task": "rayfl.federation.noise.task:Task",
+        "task": "rayfl.federation.noise.task:TaskNoise",
         "transition": "rayfl.federation.noise.transition:Transition",
         "instance": "rayfl.federation.noise.instance:Instance",
         "mixed": "rayfl.federation.noise.mixed:Mixed",

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
 
 from rayfl.component import component
-from rayfl.federation.noise.pairs import Rule, flip_table
+from rayfl.federation.noise.pairs import PairRule, make_flip_table
 from rayfl.federation.noise.rates import Rate
-from rayfl.federation.noise.selection import Counting, chosen
+from rayfl.federation.noise.selection import Counting, choose_samples
 from rayfl.federation.views import Corruption, Truth
+
+_Pairs = Annotated[dict[int, int], Field(min_length=1)]
 
 
 @component
@@ -25,15 +27,15 @@ class Asymmetric:
     `per_class_floor` is FedDS's, `per_class` FedCR's, `exact` FedRN's."""
 
     rate: Rate
-    pairs: Rule | Annotated[dict[int, int], Field(min_length=1)]
+    pairs: PairRule | _Pairs
     count: Counting = "exact"
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
         nominal = self.rate.per_client(truth.clients, rng)
-        target = flip_table(self.pairs, truth.classes)
-        # samples of other classes must not use up the count
+        target = make_flip_table(self.pairs, truth.classes)
+        # Samples of other classes must not use up the count.
         able = target[truth.labels] != truth.labels
-        picked = chosen(truth, nominal, self.count, rng, able)
+        picked = choose_samples(truth, nominal, self.count, rng, able)
         given = truth.labels.copy()
         given[picked] = target[given[picked]]
         return Corruption(given, nominal)

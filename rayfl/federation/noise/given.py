@@ -5,18 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.partition.table import read_columns
-from rayfl.federation.views import Corruption, Ints, Truth
+from rayfl.federation.views import Corruption, Truth
 
 
 @component
 class Clean:
     """Every label is the true one."""
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
         return Corruption(truth.labels.copy(), np.zeros(truth.clients))
 
 
@@ -31,50 +33,59 @@ class Human:
     file: Path
     key: str
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
-        from rayfl.federation.datasets.cifar_n import human_labels
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
+        from rayfl.federation.datasets.cifar_n import read_human_labels
 
-        clean, noisy = human_labels(self.file, self.key)
-        same = at_positions(self.file, clean, truth) == truth.labels
-        if not same.all():
-            first = int(np.flatnonzero(~same)[0])
-            raise DataError(
-                broken(
-                    f"{self.file}: its clean labels are those of the dataset",
-                    f"{(~same).sum()} of {len(same)} differ, first at position {truth.position[first]}",
-                    "Use the dataset in its published order, and the file that belongs to it",
-                )
-            )
-        return as_given(self.file, at_positions(self.file, noisy, truth), truth)
+        clean, noisy = read_human_labels(self.file, self.key)
+        other = _take_positions(self.file, clean, truth) != truth.labels
+        if other.any():
+            first = truth.position[np.flatnonzero(other)[0]]
+            rule = f"{self.file}: its clean labels are those of the dataset"
+            found = f"{other.sum()} of {len(other)} differ, first at position {first}"
+            remedy = "Use the dataset in its published order, and the file that belongs to it"
+            raise DataError(broken(rule, found, remedy))
+        given = _take_positions(self.file, noisy, truth)
+        return _make_corruption(self.file, given, truth)
 
 
 @component
-class Explicit:
+class ExplicitLabels:
     """Labels from a file (Parquet, CSV, JSON or NPY): row i of `column` is the label of training
     sample i."""
 
     file: Path
     column: str = "label"
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
         labels = read_columns(self.file, self.column)[self.column]
-        return as_given(self.file, at_positions(self.file, labels, truth), truth)
+        given = _take_positions(self.file, labels, truth)
+        return _make_corruption(self.file, given, truth)
 
 
-def at_positions(file: Path, labels: Ints, truth: Truth) -> Ints:
+def _take_positions(
+    file: Path,
+    labels: Ints,
+    truth: Truth,
+) -> Ints:
     """The entries of the samples at hand."""
     needed = int(truth.position.max(initial=-1)) + 1
     if len(labels) < needed:
-        raise DataError(
-            broken(f"{file}: a label for every training sample, {needed} at least", len(labels))
-        )
+        rule = f"{file}: a label for every training sample, {needed} at least"
+        raise DataError(broken(rule, len(labels)))
     return labels[truth.position]
 
 
-def as_given(file: Path, given: Ints, truth: Truth) -> Corruption:
+def _make_corruption(
+    file: Path,
+    given: Ints,
+    truth: Truth,
+) -> Corruption:
     """The labels as a corruption without a nominal rate."""
     wrong = np.flatnonzero((given < 0) | (given >= truth.classes))
     if len(wrong):
-        got = f"{given[wrong[0]]} at position {truth.position[wrong[0]]}"
+        # The row of the file, which is not the place among the samples at hand.
+        first = wrong[0]
+        got = f"{given[first]} at position {truth.position[first]}"
         raise DataError(broken(f"{file}: labels lie in [0, {truth.classes})", got))
-    return Corruption(given.astype(np.int64), np.full(truth.clients, np.nan))
+    unknown = np.full(truth.clients, np.nan)
+    return Corruption(given.astype(np.int64), unknown)

@@ -7,14 +7,15 @@ not on the mean image of all."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 from scipy.special import ndtr, ndtri
 
 from rayfl.component import Positive, component
+from rayfl.federation.arrays import Floats, Ints
 from rayfl.federation.noise.rates import Rate
-from rayfl.federation.views import Corruption, Floats, Ints, Truth
+from rayfl.federation.views import Corruption, Truth
 
-CHUNK = 4096
+_CHUNK = 4096
 
 
 @component
@@ -29,44 +30,64 @@ class Instance:
     rate: Rate
     std: Positive = 0.1
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
         nominal = self.rate.per_client(truth.clients, rng)
         own = nominal[truth.owner]
-        flips = np.flatnonzero(
-            (rng.random(len(own)) < truncated_normal(own, self.std, rng)) & (own > 0)
-        )
+        draws = rng.random(len(own))
+        probability = draw_truncated_normal(own, self.std, rng)
+        flips = np.flatnonzero((draws < probability) & (own > 0))
         given = truth.labels.copy()
-        # pixels may be large or remote: they are fetched only if somebody flips
+        # Pixels may be large or remote: they are fetched only if somebody flips.
         if len(flips):
-            given[flips] = directions(truth.images(), truth.labels, flips, truth.classes, rng)
+            given[flips] = _draw_wrong_classes(truth, flips, rng)
         return Corruption(given, nominal)
 
 
-def truncated_normal(mean: Floats, std: float, rng: np.random.Generator) -> Floats:
-    """Draws from N(mean, std^2) cut to [0, 1], by the inverse of its distribution function."""
-    low, high = ndtr(-mean / std), ndtr((1 - mean) / std)
-    drawn: Floats = np.clip(
-        mean + std * ndtri(low + rng.random(len(mean)) * (high - low)), 0.0, 1.0
-    )
+def draw_truncated_normal(
+    mean: Floats,
+    std: float,
+    rng: Generator,
+) -> Floats:
+    """Draws from N(mean, std^2) cut to [0, 1], by the inverse of its distribution function.
+
+    Parameters
+    ----------
+    mean
+        One draw for each.
+    std
+        Before the cut.
+    rng
+        Gives one number a draw.
+    """
+    low = ndtr(-mean / std)
+    high = ndtr((1 - mean) / std)
+    quantile = low + rng.random(len(mean)) * (high - low)
+    drawn: Floats = np.clip(mean + std * ndtri(quantile), 0.0, 1.0)
     return drawn
 
 
-def directions(
-    images: NDArray[np.uint8], labels: Ints, flips: Ints, classes: int, rng: np.random.Generator
+def _draw_wrong_classes(
+    truth: Truth,
+    flips: Ints,
+    rng: Generator,
 ) -> Ints:
     """The wrong class of each flipped sample."""
+    images = truth.images()
     pixels = images.reshape(len(images), -1)
     centre = pixels.mean(axis=0)
+    true = truth.labels[flips]
     wrong = np.empty(len(flips), np.int64)
-    for c in range(classes):
-        # drawn even for a class without flips: the projections of the others do not depend on it
-        projection = rng.standard_normal((pixels.shape[1], classes))
-        members = np.flatnonzero(labels[flips] == c)
-        for start in range(0, len(members), CHUNK):
-            part = members[start : start + CHUNK]
-            # float64, so that another machine's order of summation does not turn the argmax
-            logits = (pixels[flips[part]] - centre) / 255 @ projection
+    for c in range(truth.classes):
+        # Drawn even for a class without flips: the projections of the others do not depend on it.
+        projection = rng.standard_normal((pixels.shape[1], truth.classes))
+        members = np.flatnonzero(true == c)
+        for start in range(0, len(members), _CHUNK):
+            part = members[start : start + _CHUNK]
+            # float64, so that another machine's order of summation does not turn the argmax.
+            centred = (pixels[flips[part]] - centre) / 255
+            logits = centred @ projection
             logits[:, c] = -np.inf
-            # the largest of logits with Gumbel noise is a draw from their softmax
-            wrong[part] = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+            # The largest of logits with Gumbel noise is a draw from their softmax.
+            gumbel = rng.gumbel(size=logits.shape)
+            wrong[part] = np.argmax(logits + gumbel, axis=1)
     return wrong

@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import BeforeValidator, Field, model_validator
 
 from rayfl.component import Fraction, component, slot
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Floats
 from rayfl.federation.noise import RATES, Rates
-from rayfl.federation.views import Floats
 
 
-def in_full(spec: Any) -> Any:
+def _expand_rate(spec: Any) -> Any:
     """The mapping that a plain number (constant) or list (explicit) is short for."""
-    # True is an int in Python, but no rate
-    if isinstance(spec, int | float) and not isinstance(spec, bool):
+    # True is an int in Python, but no rate.
+    if isinstance(spec, bool):
+        return spec
+    if isinstance(spec, int | float):
         return {"name": "constant", "value": spec}
     if isinstance(spec, Sequence) and not isinstance(spec, str):
         return {"name": "explicit", "values": spec}
     return spec
 
 
-Rate = Annotated[Rates, slot(RATES), BeforeValidator(in_full)]
+Rate = Annotated[Rates, slot(RATES), BeforeValidator(_expand_rate)]
 """A field that takes a number, a list with one number a client, or a component of RATES."""
 
 
@@ -47,7 +50,7 @@ class Constant:
 
     value: Fraction
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
+    def per_client(self, clients: int, rng: Generator) -> Floats:
         return np.full(clients, self.value)
 
 
@@ -59,8 +62,9 @@ class Ramp(_Interval):
     min: Fraction = 0.0
     max: Fraction
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
-        return self.min + np.arange(clients) * (self.max - self.min) / clients
+    def per_client(self, clients: int, rng: Generator) -> Floats:
+        span = self.max - self.min
+        return self.min + np.arange(clients) * span / clients
 
 
 @component
@@ -82,12 +86,13 @@ class Discrete:
     )
     balanced: bool = False
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
+    def per_client(self, clients: int, rng: Generator) -> Floats:
         values = np.array(self.values)
         if self.balanced:
-            # values are shuffled too, so that no value is favoured when they do not divide the
-            # clients
-            return rng.permutation(np.resize(rng.permutation(values), clients))
+            # Values are shuffled too, so that no value is favoured when they do not divide the
+            # clients.
+            repeated = np.resize(rng.permutation(values), clients)
+            return rng.permutation(repeated)
         return rng.choice(values, clients)
 
 
@@ -98,7 +103,7 @@ class RhoTau:
     rho: Fraction
     tau: Fraction
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
+    def per_client(self, clients: int, rng: Generator) -> Floats:
         noisy = rng.random(clients) < self.rho
         return noisy * rng.uniform(self.tau, 1.0, clients)
 
@@ -110,7 +115,7 @@ class Between(_Interval):
     min: Fraction = 0.0
     max: Fraction = 1.0
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
+    def per_client(self, clients: int, rng: Generator) -> Floats:
         return rng.uniform(self.min, self.max, clients)
 
 
@@ -120,9 +125,8 @@ class Listed:
 
     values: tuple[Fraction, ...]
 
-    def per_client(self, clients: int, rng: np.random.Generator) -> Floats:
+    def per_client(self, clients: int, rng: Generator) -> Floats:
         if len(self.values) != clients:
-            raise ConfigError(
-                broken(f"noise.rate lists one rate for each of {clients} clients", len(self.values))
-            )
+            rule = f"noise.rate lists one rate for each of {clients} clients"
+            raise ConfigError(broken(rule, len(self.values)))
         return np.array(self.values, np.float64)

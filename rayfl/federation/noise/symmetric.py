@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.noise.rates import Rate, RhoTau
-from rayfl.federation.noise.selection import Counting, chosen, class_among
-from rayfl.federation.views import Corruption, Ints, Truth
+from rayfl.federation.noise.selection import Counting, choose_samples, draw_class
+from rayfl.federation.views import Corruption, Truth
 
 
 @component
@@ -25,16 +27,16 @@ class Symmetric:
     targets: Literal["others", "all", "present"] = "others"
     count: Counting = "exact"
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
         nominal = self.rate.per_client(truth.clients, rng)
-        picked = chosen(truth, nominal, self.count, rng)
+        picked = choose_samples(truth, nominal, self.count, rng)
         given = truth.labels.copy()
         if self.targets == "all":
             given[picked] = rng.integers(truth.classes, size=len(picked))
         elif self.targets == "present":
-            given[picked] = present_class(truth, picked, rng)
+            given[picked] = _draw_present_class(truth, picked, rng)
         else:
-            given[picked] = other_class(truth, picked, rng)
+            given[picked] = _draw_other_class(truth, picked, rng)
         return Corruption(given, nominal)
 
 
@@ -47,32 +49,39 @@ class Uniform:
     rho: Fraction = 0.4
     beta: Fraction = 0.2
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
         rate = RhoTau(rho=self.rho, tau=self.beta)
-        return Symmetric(rate=rate, targets="all", count="bernoulli").corrupt(truth, rng)
+        noise = Symmetric(rate=rate, targets="all", count="bernoulli")
+        return noise.corrupt(truth, rng)
 
 
-def other_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
+def _draw_other_class(
+    truth: Truth,
+    picked: Ints,
+    rng: Generator,
+) -> Ints:
     """Uniform over the classes that are not the sample's own."""
-    if truth.classes < 2:
-        raise ConfigError(broken("symmetric noise needs at least two classes", truth.classes))
-    # a random turn of 1 .. classes-1 never ends where it began
-    return (truth.labels[picked] + rng.integers(1, truth.classes, size=len(picked))) % truth.classes
+    classes = truth.classes
+    if classes < 2:
+        raise ConfigError(broken("symmetric noise needs at least two classes", classes))
+    # A random turn of 1 .. classes-1 never ends where it began.
+    turn = rng.integers(1, classes, size=len(picked))
+    return (truth.labels[picked] + turn) % classes
 
 
-def present_class(truth: Truth, picked: Ints, rng: np.random.Generator) -> Ints:
+def _draw_present_class(
+    truth: Truth,
+    picked: Ints,
+    rng: Generator,
+) -> Ints:
     """Uniform over the other classes of the sample's client."""
     present = np.zeros((truth.clients, truth.classes), np.bool_)
     present[truth.owner, truth.labels] = True
     owner = truth.owner[picked]
-    # only clients that have something to corrupt can break the rule
-    alone = present.sum(axis=1)[owner] < 2
-    if alone.any():
-        raise ConfigError(
-            broken(
-                "symmetric noise with targets: present needs two classes on every noisy client",
-                f"one class on client {owner[alone][0]}",
-                "Write targets: others",
-            )
-        )
-    return class_among(present, owner, rng, other_than=truth.labels[picked])
+    # Only clients that have something to corrupt can break the rule.
+    alone = owner[present.sum(axis=1)[owner] < 2]
+    if len(alone):
+        rule = "symmetric noise with targets: present needs two classes on every noisy client"
+        found = f"one class on client {alone[0]}"
+        raise ConfigError(broken(rule, found, "Write targets: others"))
+    return draw_class(present, owner, rng, other_than=truth.labels[picked])

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import component
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Bools, Floats, Ints
 from rayfl.federation.noise.rates import Constant, Rate
-from rayfl.federation.noise.selection import Bools, class_among, drawn, first_in_order, floor_of
-from rayfl.federation.partition.dealing import shuffled_by
-from rayfl.federation.views import Corruption, Floats, Ints, Truth
+from rayfl.federation.noise.selection import draw_class, draw_quota, mark_first, round_down
+from rayfl.federation.partition.dealing import shuffle_by_key
+from rayfl.federation.views import Corruption, Truth
 
 
 @component
-class Task:
+class TaskNoise:
     """floor(alpha n) samples of each client get one class that is outside its task, drawn once a
     client.
 
@@ -28,53 +30,61 @@ class Task:
     alpha: Rate = Constant(value=0.25)
     redraw: bool = False
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
-        inside = task_table(truth)
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
+        inside = _make_task_table(truth)
         nominal = self.alpha.per_client(truth.clients, rng)
-        targets = class_among(~inside, np.arange(truth.clients), rng)
-        take = from_all if self.mode == "independent" else class_by_class
-        picked = np.flatnonzero(take(truth, inside, nominal, rng))
-        given = truth.labels.copy()
+        clients = np.arange(truth.clients)
+        targets = draw_class(~inside, clients, rng)
+        if self.mode == "independent":
+            quota = _count_quotas(truth, nominal)
+            marks = draw_quota(truth.owner, quota, rng)
+        else:
+            marks = _mark_class_by_class(truth, inside, nominal, rng)
+        picked = np.flatnonzero(marks)
         owner = truth.owner[picked]
-        given[picked] = class_among(~inside, owner, rng) if self.redraw else targets[owner]
+        given = truth.labels.copy()
+        given[picked] = draw_class(~inside, owner, rng) if self.redraw else targets[owner]
         return Corruption(given, nominal)
 
 
-def task_table(truth: Truth) -> Bools:
+def _make_task_table(truth: Truth) -> Bools:
     """A table (clients, classes) of who is to learn what."""
     if truth.tasks is None:
-        raise ConfigError(
-            broken(
-                "noise 'task' needs a partition with tasks", "one without", "Use partition: tasks"
-            )
-        )
+        rule = "noise 'task' needs a partition with tasks"
+        raise ConfigError(broken(rule, "one without", "Use partition: tasks"))
     inside = np.zeros((truth.clients, truth.classes), np.bool_)
     for client, task in enumerate(truth.tasks):
         inside[client, list(task)] = True
     full = np.flatnonzero(inside.all(axis=1))
     if len(full):
-        raise ConfigError(
-            broken(
-                "noise 'task' needs a class outside each task", f"all classes for client {full[0]}"
-            )
-        )
+        rule = "noise 'task' needs a class outside each task"
+        raise ConfigError(broken(rule, f"all classes for client {full[0]}"))
     return inside
 
 
-def from_all(truth: Truth, inside: Bools, rates: Floats, rng: np.random.Generator) -> Bools:  # noqa: ARG001
-    return drawn(truth.owner, quotas(truth, rates), rng)
-
-
-def class_by_class(truth: Truth, inside: Bools, rates: Floats, rng: np.random.Generator) -> Bools:
+def _mark_class_by_class(
+    truth: Truth,
+    inside: Bools,
+    rates: Floats,
+    rng: Generator,
+) -> Bools:
     """Marks that exhaust a random class of the task before they touch the next."""
-    # in [0, 1) inside the task and in [1, 2) outside: a random order with all of the task first
+    # In [0, 1) inside the task and in [1, 2) outside: a random order with all of the task first.
     liking = rng.random(inside.shape) + ~inside
-    turn = np.argsort(np.argsort(liking, axis=1), axis=1)[truth.owner, truth.labels]
-    own = truth.owner[inside[truth.owner, truth.labels]]
-    # a large alpha ends with the task's samples instead of reaching into other tasks'
-    quota = np.minimum(quotas(truth, rates), np.bincount(own, minlength=truth.clients))
-    return first_in_order(truth.owner, shuffled_by(truth.owner * truth.classes + turn, rng), quota)
+    order = np.argsort(liking, axis=1)
+    # The inverse of a permutation, by client: the turn of each class.
+    turns = np.argsort(order, axis=1)
+    owner, labels = truth.owner, truth.labels
+    turn = turns[owner, labels]
+    own = owner[inside[owner, labels]]
+    # A large alpha ends with the task's samples instead of reaching into other tasks'.
+    available = np.bincount(own, minlength=truth.clients)
+    wanted = _count_quotas(truth, rates)
+    quota = np.minimum(wanted, available)
+    by_turn = shuffle_by_key(owner * truth.classes + turn, rng)
+    return mark_first(owner, by_turn, quota)
 
 
-def quotas(truth: Truth, rates: Floats) -> Ints:
-    return floor_of(rates, np.bincount(truth.owner, minlength=truth.clients))
+def _count_quotas(truth: Truth, rates: Floats) -> Ints:
+    sizes = np.bincount(truth.owner, minlength=truth.clients)
+    return round_down(rates, sizes)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import component
 from rayfl.errors import DataError, broken
-from rayfl.federation.views import Corruption, Floats, Truth
+from rayfl.federation.arrays import Floats
+from rayfl.federation.views import Corruption, Truth
+
+_Rows = tuple[tuple[float, ...], ...]
 
 
 @component
@@ -18,52 +23,57 @@ class Transition:
     The matrix is written out, or is the path of a .npy or .csv file. A client's nominal rate is
     what the matrix makes of its own classes."""
 
-    matrix: tuple[tuple[float, ...], ...] | Path
+    matrix: _Rows | Path
 
-    def corrupt(self, truth: Truth, rng: np.random.Generator) -> Corruption:
-        matrix = checked(read_matrix(self.matrix), truth.classes)
+    def corrupt(self, truth: Truth, rng: Generator) -> Corruption:
+        matrix = _normalise_rows(_read_matrix(self.matrix), truth.classes)
         given = truth.labels.copy()
-        order = np.argsort(truth.labels, kind="stable")
-        sizes = np.bincount(truth.labels, minlength=truth.classes)
-        # class by class, so that no array of samples x classes is needed
-        for row, members in zip(matrix, np.split(order, np.cumsum(sizes)[:-1]), strict=True):
+        # Class by class, so that no array of samples x classes is needed.
+        for c, row in enumerate(matrix):
+            members = np.flatnonzero(truth.labels == c)
             given[members] = rng.choice(truth.classes, len(members), p=row)
-        held = np.bincount(truth.owner, minlength=truth.clients)
-        wrong = np.bincount(
-            truth.owner, 1 - matrix.diagonal()[truth.labels], minlength=truth.clients
-        )
-        return Corruption(given, wrong / np.maximum(held, 1))
+        return Corruption(given, _expect_rates(matrix, truth))
 
 
-def read_matrix(matrix: tuple[tuple[float, ...], ...] | Path) -> Floats:
+def _expect_rates(matrix: Floats, truth: Truth) -> Floats:
+    """What the matrix makes of each client's own classes, on average."""
+    clients = truth.clients
+    flip = 1 - matrix.diagonal()
+    wrong = np.bincount(truth.owner, flip[truth.labels], minlength=clients)
+    held = np.bincount(truth.owner, minlength=clients)
+    return wrong / np.maximum(held, 1)
+
+
+def _read_matrix(matrix: _Rows | Path) -> Floats:
     """The numbers, from wherever they stand."""
     try:
-        if not isinstance(matrix, Path):
-            return np.array(matrix, np.float64)
-        if matrix.suffix == ".npy":
-            return np.asarray(np.load(matrix, allow_pickle=False), np.float64)
-        return np.asarray(np.loadtxt(matrix, delimiter=",", ndmin=2), np.float64)
+        found: Any = matrix
+        if isinstance(matrix, Path):
+            if matrix.suffix == ".npy":
+                found = np.load(matrix, allow_pickle=False)
+            else:
+                found = np.loadtxt(matrix, delimiter=",", ndmin=2)
+        return np.asarray(found, np.float64)
     except (ValueError, OSError) as error:
-        raise DataError(
-            broken("noise.matrix: rows of equally many numbers, or a .npy or .csv file", error)
-        ) from error
+        rule = "noise.matrix: rows of equally many numbers, or a .npy or .csv file"
+        raise DataError(broken(rule, error)) from error
 
 
-def checked(matrix: Floats, classes: int) -> Floats:
+def _normalise_rows(matrix: Floats, classes: int) -> Floats:
     """The matrix with rows that sum to exactly 1, or a refusal that names the row."""
     if matrix.shape != (classes, classes):
-        raise DataError(
-            broken(f"noise.matrix is {classes} x {classes}, a row a true class", matrix.shape)
-        )
-    if not np.isfinite(matrix).all() or matrix.min() < 0:
-        row = int(np.flatnonzero(~(matrix >= 0).all(axis=1) | ~np.isfinite(matrix).all(axis=1))[0])
-        raise DataError(
-            broken("noise.matrix holds probabilities", f"row {row}: {matrix[row].tolist()}")
-        )
+        rule = f"noise.matrix is {classes} x {classes}, a row a true class"
+        raise DataError(broken(rule, matrix.shape))
+    # nan compares as false, so it counts as no probability.
+    probabilities = (matrix >= 0) & np.isfinite(matrix)
+    faulty = np.flatnonzero(~probabilities.all(axis=1))
+    if len(faulty):
+        row = int(faulty[0])
+        found = f"row {row}: {matrix[row].tolist()}"
+        raise DataError(broken("noise.matrix holds probabilities", found))
     sums = matrix.sum(axis=1)
     off = np.flatnonzero(np.abs(sums - 1) > 1e-6)
     if len(off):
-        raise DataError(
-            broken("noise.matrix: every row sums to 1", f"{sums[off[0]]:.6g} in row {off[0]}")
-        )
+        found = f"{sums[off[0]]:.6g} in row {off[0]}"
+        raise DataError(broken("noise.matrix: every row sums to 1", found))
     return np.asarray(matrix / sums[:, None], np.float64)

@@ -17,8 +17,8 @@ PARTITIONS: Registry[Partition] = Registry(
         "classes": "rayfl.federation.partition.classes:Classes",
         "fedmatch10": "rayfl.federation.partition.classes:FedMatch10",
         "tasks": "rayfl.federation.partition.tasks:Tasks",
-        "groups": "rayfl.federation.partition.groups:Groups",
-        "explicit": "rayfl.federation.partition.explicit:Explicit",
+        "groups": "rayfl.federation.partition.groups:WholeGroups",
+        "explicit": "rayfl.federation.partition.explicit:ExplicitOwners",
     },
 )
 

@@ -6,13 +6,19 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 from pydantic import Field
 
 from rayfl.component import Natural, Positive, component
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.partition.dealing import MOST_DRAWS, class_sizes, deal_counts, redrawn
-from rayfl.federation.views import Assignment, Ints, Pool
+from rayfl.federation.arrays import Bools, Ints
+from rayfl.federation.partition.dealing import (
+    MOST_DRAWS,
+    count_classes,
+    deal_counts,
+    redraw_until,
+)
+from rayfl.federation.views import Assignment, Pool
 
 
 @component
@@ -25,43 +31,80 @@ class BernoulliDirichlet:
     alpha: Positive = 5.0
     min_size: Natural = 1
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        sizes = class_sizes(pool)
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
+        sizes = count_classes(pool)
 
         def draw() -> Ints:
-            holds = holders(pool.clients, pool.classes, self.phi, rng)
-            # independent draws for each sample, then a random deal, are multinomial counts, then
-            # the same deal
-            return np.stack(
-                [shared(mine, self.alpha, n, rng) for mine, n in zip(holds.T, sizes, strict=True)]
-            )
+            holds = draw_holders(pool.clients, pool.classes, self.phi, rng)
+            # Independent draws for each sample, then a random deal, are multinomial counts, then
+            # the same deal.
+            counts = []
+            for mine, size in zip(holds.T, sizes, strict=True):
+                counts.append(share_class(mine, self.alpha, size, rng))
+            return np.stack(counts)
 
-        return Assignment(deal_counts(pool, redrawn(draw, pool, self.min_size), rng))
+        counts = redraw_until(draw, pool, self.min_size)
+        return Assignment(deal_counts(pool, counts, rng))
 
 
-def holders(clients: int, classes: int, phi: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+def draw_holders(
+    clients: int,
+    classes: int,
+    phi: float,
+    rng: Generator,
+) -> Bools:
     """A table (clients, classes) of Bernoulli(phi) draws without an empty row or column: those are
-    drawn again."""
+    drawn again.
+
+    Parameters
+    ----------
+    clients, classes
+        The size of the table.
+    phi
+        The probability of a mark.
+    rng
+        Draws the marks.
+    """
     holds = rng.random((clients, classes)) < phi
     for _ in range(MOST_DRAWS):
-        rows, columns = ~holds.any(axis=1), ~holds.any(axis=0)
+        rows = ~holds.any(axis=1)
+        columns = ~holds.any(axis=0)
         if not (rows.any() or columns.any()):
             return holds
         holds[rows] = rng.random((int(rows.sum()), classes)) < phi
-        # few clients may leave a class without a holder: its samples would be lost
+        # Few clients may leave a class without a holder: its samples would be lost.
         holds[:, columns] = rng.random((clients, int(columns.sum()))) < phi
+    rule = (
+        f"partition.phi: {clients} clients each hold one of {classes} classes, "
+        "and each class has a client"
+    )
     raise ConfigError(
-        broken(
-            f"partition.phi: {clients} clients each hold one of {classes} classes, and each class has a client",
-            f"none such in {MOST_DRAWS} draws with phi = {phi}",
-            "Raise phi",
-        )
+        broken(rule, f"none such in {MOST_DRAWS} draws with phi = {phi}", "Raise phi")
     )
 
 
-def shared(mine: NDArray[np.bool_], alpha: float, size: int, rng: np.random.Generator) -> Ints:
-    """How many of a class's `size` samples each client draws, of those marked in `mine`."""
+def share_class(
+    mine: Bools,
+    alpha: float,
+    size: int,
+    rng: Generator,
+) -> Ints:
+    """How many of a class's samples each client draws.
+
+    Parameters
+    ----------
+    mine
+        Marks the clients that may hold the class.
+    alpha
+        Of the Dirichlet distribution over them.
+    size
+        How many samples the class has.
+    rng
+        Draws shares, then counts.
+    """
     counts = np.zeros(len(mine), np.int64)
-    # the others' probability is exactly 0, which a Dirichlet cannot express
-    counts[mine] = rng.multinomial(size, rng.dirichlet(np.full(int(mine.sum()), alpha)))
+    holders = int(mine.sum())
+    shares = rng.dirichlet(np.full(holders, alpha))
+    # The others' probability is exactly 0, which a Dirichlet cannot express.
+    counts[mine] = rng.multinomial(size, shares)
     return counts

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.random import Generator
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.partition.dealing import class_sizes, deal_counts, enough_samples
-from rayfl.federation.views import Assignment, Ints, Pool
+from rayfl.federation.arrays import Bools, Ints
+from rayfl.federation.partition.dealing import (
+    check_enough_samples,
+    count_classes,
+    deal_counts,
+)
+from rayfl.federation.views import Assignment, Pool
 
-PROFILE = (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)
+_PROFILE = (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)
 """Shares of the classes k, k+1, ... of a client of type k, in the code of FedMatch (Jeong et al.
 2021)."""
 
@@ -25,25 +30,19 @@ class Classes:
 
     per_client: Count = 2
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
         if self.per_client > pool.classes:
-            raise ConfigError(
-                broken(
-                    f"classes.per_client is at most the number of classes ({pool.classes})",
-                    self.per_client,
-                )
-            )
-        enough_samples(pool, 1)
-        counts = evenly(held_classes(pool, self.per_client, rng), class_sizes(pool))
+            rule = f"classes.per_client is at most the number of classes ({pool.classes})"
+            raise ConfigError(broken(rule, self.per_client))
+        check_enough_samples(pool, 1)
+        holds = _draw_held_classes(pool, self.per_client, rng)
+        counts = _share_evenly(holds, count_classes(pool))
         sizes = counts.sum(axis=0)
         if not sizes.all():
-            raise ConfigError(
-                broken(
-                    "classes: every client receives a sample of one of its classes",
-                    f"nothing for client {int(sizes.argmin())} of {pool.clients}",
-                    "Ask for fewer clients, or raise per_client",
-                )
-            )
+            rule = "classes: every client receives a sample of one of its classes"
+            found = f"nothing for client {int(sizes.argmin())} of {pool.clients}"
+            remedy = "Ask for fewer clients, or raise per_client"
+            raise ConfigError(broken(rule, found, remedy))
         return Assignment(deal_counts(pool, counts, rng))
 
 
@@ -54,48 +53,55 @@ class FedMatch10:
 
     All clients have the same size, the largest that the classes allow; the rest stays unused."""
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        if pool.classes != len(PROFILE):
-            raise ConfigError(
-                broken(f"fedmatch10 needs {len(PROFILE)} classes", pool.classes, "Use dirichlet")
-            )
-        types = (np.arange(pool.classes)[:, None] - np.arange(pool.clients)) % len(PROFILE)
-        shares = np.array(PROFILE)[types]
-        # the addend guards whole numbers against their floating-point neighbours below
-        size = int(np.min(class_sizes(pool) / shares.sum(axis=1)) + 1e-9)
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
+        types = len(_PROFILE)
+        if pool.classes != types:
+            rule = f"fedmatch10 needs {types} classes"
+            raise ConfigError(broken(rule, pool.classes, "Use dirichlet"))
+        classes = np.arange(types)[:, None]
+        clients = np.arange(pool.clients)
+        shares = np.array(_PROFILE)[(classes - clients) % types]
+        available = count_classes(pool)
+        # The addend guards whole numbers against their floating-point neighbours below.
+        size = int(np.min(available / shares.sum(axis=1)) + 1e-9)
         counts = np.floor(shares * size + 1e-9).astype(np.int64)
         if not counts.any():
-            raise ConfigError(
-                broken(
-                    f"fedmatch10: every class has enough samples for {pool.clients} clients",
-                    f"{class_sizes(pool).min()} in the rarest",
-                    "Ask for fewer clients",
-                )
-            )
+            rule = f"fedmatch10: every class has enough samples for {pool.clients} clients"
+            found = f"{available.min()} in the rarest"
+            raise ConfigError(broken(rule, found, "Ask for fewer clients"))
         return Assignment(deal_counts(pool, counts, rng))
 
 
-def held_classes(pool: Pool, per_client: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _draw_held_classes(
+    pool: Pool,
+    per_client: int,
+    rng: Generator,
+) -> Bools:
     """A table (classes, clients) with `per_client` marks in each column."""
-    # the first few classes of each client come round robin, so that none is left without a holder
-    dealt = min(per_client, -(-pool.classes // pool.clients))
-    first = np.arange(pool.clients)[:, None] * dealt + np.arange(dealt)
+    # The first few classes of each client come round robin, so that none is left without a holder.
+    due = -(-pool.classes // pool.clients)
+    dealt = min(per_client, due)
+    rows = np.arange(pool.clients)[:, None]
+    turns = rows * dealt + np.arange(dealt)
     liking = rng.random((pool.clients, pool.classes))
-    liking[
-        rng.permutation(pool.clients)[:, None], rng.permutation(pool.classes)[first % pool.classes]
-    ] = -1
-    # the marked classes sort first, random likings decide the rest
-    chosen = np.argsort(liking, axis=1)[:, :per_client]
+    clients = rng.permutation(pool.clients)[:, None]
+    classes = rng.permutation(pool.classes)
+    first = classes[turns % pool.classes]
+    liking[clients, first] = -1
+    # The marked classes sort first, random likings decide the rest.
+    order = np.argsort(liking, axis=1)
+    chosen = order[:, :per_client]
     holds = np.zeros((pool.classes, pool.clients), np.bool_)
-    holds[chosen, np.arange(pool.clients)[:, None]] = True
+    holds[chosen, rows] = True
     return holds
 
 
-def evenly(holds: NDArray[np.bool_], sizes: Ints) -> Ints:
+def _share_evenly(holds: Bools, sizes: Ints) -> Ints:
     """Each class's size shared by its holders, one more for the first ones where it does not
     divide."""
-    # a class without a holder must not divide by zero
-    among = np.maximum(holds.sum(axis=1), 1)[:, None]
+    # A class without a holder must not divide by zero.
+    holders = np.maximum(holds.sum(axis=1), 1)[:, None]
     rank = np.cumsum(holds, axis=1) - 1
-    counts: Ints = holds * (sizes[:, None] // among + (rank < sizes[:, None] % among))
+    whole, rest = np.divmod(sizes[:, None], holders)
+    counts: Ints = holds * (whole + (rank < rest))
     return counts

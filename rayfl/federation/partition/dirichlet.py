@@ -6,10 +6,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import Natural, Positive, component
-from rayfl.federation.partition.dealing import class_sizes, cut, deal_counts, redrawn
-from rayfl.federation.views import Assignment, Floats, Ints, Pool
+from rayfl.federation.arrays import Floats, Ints
+from rayfl.federation.partition.dealing import (
+    count_classes,
+    cut_by_shares,
+    deal_counts,
+    redraw_until,
+)
+from rayfl.federation.views import Assignment, Pool
 
 
 @component
@@ -26,17 +33,21 @@ class Dirichlet:
     cap: bool = True
     label_blind: bool = False
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        # the noise and the methods still see the true labels: only this deal is blind
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
+        # The noise and the methods still see the true labels: only this deal is blind.
         if self.label_blind:
-            pool = blindfolded(pool)
-        sizes = class_sizes(pool)
+            pool = _hide_labels(pool)
+        sizes = count_classes(pool)
+        alphas = np.full(pool.clients, self.alpha)
 
         def draw() -> Ints:
-            shares = rng.dirichlet(np.full(pool.clients, self.alpha), size=pool.classes)
-            return capped(shares, sizes, rng) if self.cap else cut(shares, sizes, rng)
+            shares = rng.dirichlet(alphas, size=pool.classes)
+            if self.cap:
+                return deal_capped(shares, sizes, rng)
+            return cut_by_shares(shares, sizes, rng)
 
-        return Assignment(deal_counts(pool, redrawn(draw, pool, self.min_size), rng))
+        counts = redraw_until(draw, pool, self.min_size)
+        return Assignment(deal_counts(pool, counts, rng))
 
 
 @component
@@ -46,41 +57,58 @@ class Quantity:
     alpha: Positive
     min_size: Natural = 10
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        # one class for all: a Dirichlet over labels that sees no labels skews sizes only
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
+        # One class for all: a Dirichlet over labels that sees no labels skews sizes only.
         unlabelled = replace(pool, labels=np.zeros_like(pool.labels), classes=1)
+        sizes = count_classes(unlabelled)
+        alphas = np.full(pool.clients, self.alpha)
 
         def draw() -> Ints:
-            return cut(
-                rng.dirichlet(np.full(pool.clients, self.alpha), size=1),
-                class_sizes(unlabelled),
-                rng,
-            )
+            shares = rng.dirichlet(alphas, size=1)
+            return cut_by_shares(shares, sizes, rng)
 
-        return Assignment(deal_counts(unlabelled, redrawn(draw, unlabelled, self.min_size), rng))
+        counts = redraw_until(draw, unlabelled, self.min_size)
+        return Assignment(deal_counts(unlabelled, counts, rng))
 
 
-def capped(shares: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
+def deal_capped(
+    shares: Floats,
+    sizes: Ints,
+    rng: Generator,
+) -> Ints:
     """Counts (classes, clients), where a class passes by the clients that already hold their fair
-    share."""
+    share.
+
+    Parameters
+    ----------
+    shares
+        A table (classes, clients).
+    sizes
+        How many samples each class has.
+    rng
+        Cuts every class that has any.
+    """
     counts = np.zeros(shares.shape, np.int64)
-    # classes depend on one another through `held`, so this loop over them cannot be one array
-    held = np.zeros(shares.shape[1], np.int64)
+    clients = shares.shape[1]
+    fair = sizes.sum() / clients
+    # Classes depend on one another through `held`, so this loop over them cannot be one array.
+    held = np.zeros(clients, np.int64)
     for c, size in enumerate(sizes):
-        room = held < sizes.sum() / len(held)
+        if size == 0:
+            continue
+        room = held < fair
         open_shares = shares[c] * room
-        # a tiny alpha may put all of a class on clients that are full: those with room then share
-        # alike
+        # A tiny alpha may put all of a class on clients that are full: those with room then share
+        # alike.
         if not open_shares.any():
             open_shares = room.astype(np.float64)
-        counts[c] = cut(open_shares / open_shares.sum(), size, rng) if size else 0
+        counts[c] = cut_by_shares(open_shares / open_shares.sum(), size, rng)
         held += counts[c]
     return counts
 
 
-def blindfolded(pool: Pool) -> Pool:
+def _hide_labels(pool: Pool) -> Pool:
     """The pool with labels that follow the position: 0 .. 0, 1 .. 1, ..."""
     samples = len(pool.labels)
-    return replace(
-        pool, labels=np.arange(samples, dtype=np.int64) * pool.classes // max(samples, 1)
-    )
+    position = np.arange(samples, dtype=np.int64)
+    return replace(pool, labels=position * pool.classes // max(samples, 1))

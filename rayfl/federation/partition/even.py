@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.partition.dealing import class_sizes, deal_counts, dealt, enough_samples
+from rayfl.federation.partition.dealing import (
+    check_enough_samples,
+    count_classes,
+    deal_counts,
+    deal_in_turn,
+)
 from rayfl.federation.views import UNUSED, Assignment, Pool
 
 
@@ -22,15 +28,18 @@ class Iid:
 
     remainder: Literal["spread", "last", "drop"] = "spread"
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        enough_samples(pool, 1)
-        order = rng.permutation(len(pool.labels))
-        owner = np.empty(len(order), np.int64)
-        owner[order] = dealt(pool.clients, len(order))
-        # the last of the shuffle, hence random samples of random classes
-        extra = order[len(order) - len(order) % pool.clients :]
-        if self.remainder != "spread":
-            owner[extra] = UNUSED if self.remainder == "drop" else pool.clients - 1
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
+        check_enough_samples(pool, 1)
+        samples = len(pool.labels)
+        order = rng.permutation(samples)
+        owner = np.empty(samples, np.int64)
+        owner[order] = deal_in_turn(pool.clients, samples)
+        # The last of the shuffle, hence random samples of random classes.
+        extra = order[samples - samples % pool.clients :]
+        if self.remainder == "drop":
+            owner[extra] = UNUSED
+        elif self.remainder == "last":
+            owner[extra] = pool.clients - 1
         return Assignment(owner)
 
 
@@ -41,14 +50,16 @@ class IidPerClass:
 
     cap: Count | None = None
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
-        each = np.minimum(class_sizes(pool) // pool.clients, self.cap or len(pool.labels))
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
+        sizes = count_classes(pool)
+        most = self.cap or len(pool.labels)
+        each = np.minimum(sizes // pool.clients, most)
         if not each.any():
-            raise ConfigError(
-                broken(
-                    f"iid_per_class: some class has at least one sample for each of {pool.clients} clients",
-                    f"classes of {class_sizes(pool).max()} samples at most",
-                    "Ask for fewer clients, or use iid",
-                )
+            rule = (
+                "iid_per_class: some class has at least one sample "
+                f"for each of {pool.clients} clients"
             )
-        return Assignment(deal_counts(pool, np.repeat(each[:, None], pool.clients, axis=1), rng))
+            found = f"classes of {sizes.max()} samples at most"
+            raise ConfigError(broken(rule, found, "Ask for fewer clients, or use iid"))
+        counts = np.repeat(each[:, None], pool.clients, axis=1)
+        return Assignment(deal_counts(pool, counts, rng))

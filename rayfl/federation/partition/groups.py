@@ -7,15 +7,17 @@ from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
+from numpy.random import Generator
 
 from rayfl.component import component, slot
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.arrays import Ints
 from rayfl.federation.partition import PARTITIONS
-from rayfl.federation.views import UNUSED, Assignment, Ints, Partition, Pool
+from rayfl.federation.views import UNUSED, Assignment, Partition, Pool
 
 
 @component
-class Groups:
+class WholeGroups:
     """All samples of a group go to the same client.
 
     Without `over`, groups are shuffled and each goes to the client that is the smallest so far (the
@@ -24,45 +26,65 @@ class Groups:
 
     over: Annotated[Partition, slot(PARTITIONS)] | None = None
 
-    def assign(self, pool: Pool, rng: np.random.Generator) -> Assignment:
+    def assign(self, pool: Pool, rng: Generator) -> Assignment:
         if pool.groups is None:
-            raise ConfigError(
-                broken(
-                    "partition 'groups' needs a dataset with group ids", "none", "Use another one"
-                )
-            )
-        # ids may have gaps, ranks among them have none
+            rule = "partition 'groups' needs a dataset with group ids"
+            raise ConfigError(broken(rule, "none", "Use another one"))
+        # Ids may have gaps, ranks among them have none.
         ids, member = np.unique(pool.groups, return_inverse=True)
         if len(ids) < pool.clients:
-            raise ConfigError(
-                broken(
-                    f"{pool.clients} clients need as many groups", len(ids), "Ask for fewer clients"
-                )
-            )
+            rule = f"{pool.clients} clients need as many groups"
+            raise ConfigError(broken(rule, len(ids), "Ask for fewer clients"))
         if self.over is None:
-            return Assignment(to_the_smallest(np.bincount(member), pool.clients, rng)[member])
-        units = replace(pool, labels=majority(member, pool), groups=None)
+            owner = give_to_smallest(np.bincount(member), pool.clients, rng)
+            return Assignment(owner[member])
+        units = replace(pool, labels=find_majorities(member, pool), groups=None)
         dealt = self.over.assign(units, rng)
         return replace(dealt, owner=dealt.owner[member])
 
 
-def to_the_smallest(sizes: Ints, clients: int, rng: np.random.Generator) -> Ints:
-    """The client of each group: in random order, always the one with the fewest samples."""
+def give_to_smallest(
+    sizes: Ints,
+    clients: int,
+    rng: Generator,
+) -> Ints:
+    """The client of each group: in random order, always the one with the fewest samples.
+
+    Parameters
+    ----------
+    sizes
+        How many samples each group has.
+    clients
+        How many there are to give to.
+    rng
+        Shuffles the groups.
+    """
     owner = np.full(len(sizes), UNUSED, np.int64)
-    # sorted already, hence a heap; ties go to the lowest id, so the result depends on rng alone
+    # Sorted already, hence a heap; ties go to the lowest id, so the result depends on rng alone.
     queue = [(0, client) for client in range(clients)]
     for group in rng.permutation(len(sizes)):
         held, client = queue[0]
         owner[group] = client
-        heapq.heapreplace(queue, (held + int(sizes[group]), client))
+        grown = held + int(sizes[group])
+        heapq.heapreplace(queue, (grown, client))
     return owner
 
 
-def majority(member: Ints, pool: Pool) -> Ints:
-    """The most frequent class of each group; of equals, the lowest."""
-    cells, counts = np.unique(member * pool.classes + pool.labels, return_counts=True)
-    # the last writer of a group wins: its highest count, and of equals the lowest class
+def find_majorities(member: Ints, pool: Pool) -> Ints:
+    """The most frequent class of each group; of equals, the lowest.
+
+    Parameters
+    ----------
+    member
+        The group of each sample, numbered without gaps.
+    pool
+        The samples.
+    """
+    pairs = member * pool.classes + pool.labels
+    cells, counts = np.unique(pairs, return_counts=True)
+    # The last writer of a group wins: its highest count, and of equals the lowest class.
     order = np.lexsort((-cells, counts))
-    label = np.empty(int(member.max()) + 1, np.int64)
-    label[cells[order] // pool.classes] = cells[order] % pool.classes
-    return label
+    group, label = np.divmod(cells[order], pool.classes)
+    majority = np.empty(int(member.max()) + 1, np.int64)
+    majority[group] = label
+    return majority

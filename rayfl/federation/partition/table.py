@@ -12,81 +12,75 @@ from typing import Any
 import numpy as np
 
 from rayfl.errors import DataError, broken
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Ints
+from rayfl.federation.bounds import check_whole
 
-Columns = Mapping[str, Any]
+_Columns = Mapping[str, Any]
 
 
 def read_columns(path: Path, only: str) -> dict[str, Ints]:
-    """Every column of the file that holds whole numbers; `only` names the column of a file that has
-    just one."""
-    if path.suffix not in READERS:
-        raise DataError(
-            broken(f"{path}: a table is one of {', '.join(READERS)}", path.suffix or "no suffix")
-        )
+    """The named column of a file, and its column `index` if it has one.
+
+    Parameters
+    ----------
+    path
+        The file; its suffix says which kind it is.
+    only
+        The column. A file that holds a single one without a name is taken to be this.
+    """
+    read = _READERS.get(path.suffix)
+    if read is None:
+        rule = f"{path}: a table is one of {', '.join(_READERS)}"
+        raise DataError(broken(rule, path.suffix or "no suffix"))
     if not path.is_file():
         raise DataError(broken(f"{path}: the file exists", "nothing there", "Correct the path"))
     try:
-        columns = READERS[path.suffix](path, only)
+        columns = read(path, only)
     except (ValueError, IndexError, OSError, csv.Error) as error:
         raise DataError(broken(f"{path}: a readable {path.suffix} table", error)) from error
     if only not in columns:
         raise DataError(broken(f"{path}: a column '{only}'", f"columns {sorted(columns)}"))
-    return {
-        name: whole(path, name, values)
-        for name, values in columns.items()
-        if name in {only, "index"}
-    }
+    found = {}
+    for name in columns:
+        if name in (only, "index"):
+            found[name] = check_whole(f"{path}: column '{name}'", columns[name])
+    return found
 
 
-def whole(path: Path, name: str, values: Any) -> Ints:
-    """The values as int64, or a refusal that names the first that is not whole."""
-    try:
-        # by way of floats, because a CSV holds text and a column with gaps holds nan
-        numbers = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(broken(f"{path}: column '{name}' holds whole numbers", error)) from error
-    wrong = (
-        np.flatnonzero(numbers != np.rint(numbers)) if numbers.ndim == 1 else np.zeros(1, np.int64)
-    )
-    if len(wrong):
-        got = (
-            f"{numbers.ravel()[wrong[0]]} at row {wrong[0]}"
-            if numbers.ndim == 1
-            else f"shape {numbers.shape}"
-        )
-        raise DataError(broken(f"{path}: column '{name}' holds whole numbers", got))
-    return numbers.astype(np.int64)
-
-
-def read_csv(path: Path, only: str) -> Columns:  # noqa: ARG001
+def _read_csv(path: Path, only: str) -> _Columns:  # noqa: ARG001
     with path.open(newline="", encoding="utf-8") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
-    return {name.strip(): [row[i] for row in rows] for i, name in enumerate(header)} if rows else {}
+        rows = list(csv.reader(file))
+    if len(rows) < 2:
+        return {}
+    columns = {}
+    for place, name in enumerate(rows[0]):
+        columns[name.strip()] = [row[place] for row in rows[1:]]
+    return columns
 
 
-def read_json(path: Path, only: str) -> Columns:
+def _read_json(path: Path, only: str) -> _Columns:
     content = json.loads(path.read_text(encoding="utf-8"))
     return content if isinstance(content, dict) else {only: content}
 
 
-def read_npy(path: Path, only: str) -> Columns:
+def _read_npy(path: Path, only: str) -> _Columns:
     return {only: np.load(path, allow_pickle=False)}
 
 
-def read_parquet(path: Path, only: str) -> Columns:
+def _read_parquet(path: Path, only: str) -> _Columns:
     import pyarrow.parquet as pq
 
-    names = pq.read_schema(path).names
-    return {
-        name: pq.read_table(path, columns=[name])[name].to_numpy()
-        for name in {only, "index"} & set(names)
-    }
+    there = pq.read_schema(path).names
+    columns = {}
+    # One by one, so that a wide file costs no more than what is wanted of it.
+    for name in {only, "index"} & set(there):
+        columns[name] = pq.read_table(path, columns=[name])[name].to_numpy()
+    return columns
 
 
-READERS: dict[str, Callable[[Path, str], Columns]] = {
-    ".parquet": read_parquet,
-    ".csv": read_csv,
-    ".json": read_json,
-    ".npy": read_npy,
+_READERS: dict[str, Callable[[Path, str], _Columns]] = {
+    ".parquet": _read_parquet,
+    ".csv": _read_csv,
+    ".json": _read_json,
+    ".npy": _read_npy,
 }

@@ -7,24 +7,26 @@ import os
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import cast
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray import ObjectRef
 
 from rayfl.fleet.base import Spec
-from rayfl.fleet.cores import keep_to_own
 from rayfl.fleet.executor import Done, Executor, Holdings
-from rayfl.fleet.garbage import settle, settling_in
-from rayfl.fleet.on_ray.call_values import STATE_BYTES, Batch, filled
-from rayfl.fleet.on_ray.gpu_probe import footprint
+from rayfl.fleet.host import claim_cores, freeze_objects, spare_imports
+from rayfl.fleet.on_ray.calls import Answer, Inputs, PackedCall
+from rayfl.fleet.on_ray.gpu_probe import measure_footprint
 from rayfl.fleet.on_ray.placement import Placement
-from rayfl.fleet.on_ray.socket_calls import answered, packed
-from rayfl.fleet.sums.early_sums import Answer, Expected
-from rayfl.fleet.sums.exact_sums import Grid, Partial, finish, merged, whole_sum
+from rayfl.fleet.on_ray.socket_calls import pickle_answer, serve_method
+from rayfl.fleet.on_ray.values import STATE_BYTES, fill_in
+from rayfl.fleet.sums.early_sums import Expected
+from rayfl.fleet.sums.exact_sums import Grid, Partial, finish_mean, merge_partials, whole_sum
 from rayfl.fleet.sums.shared_memory import Opened, Page, Pages
-from rayfl.protocol import ClientId, Phase, Vector
+from rayfl.fleet.sums.updates import UpdateId
+from rayfl.protocol import ClientId, Vector
 
 log = logging.getLogger("rayfl")
 
@@ -34,16 +36,16 @@ FIRST_CALLS = 8  # by then, what the work imports and keeps is there
 class ClientActor:
     """One place on the cluster."""
 
-    def __init__(self, spec: list[Any], pinned: Placement, holdings: list[Any]) -> None:
+    def __init__(self, spec: list[ObjectRef], pinned: Placement, holdings: list[ObjectRef]) -> None:
         """`spec` and `holdings` come as references, for to look at them is to import torch."""
         # Calls on a standing line come in a thread of their own, beside an errand's.
         self.one_at_a_time = threading.Lock()
-        self.states: dict[tuple[int, ClientId], Any] = {}
+        self.states: dict[int, dict[ClientId, Inputs]] = {}
         self.sums: list[Partial] = []
         self.pages, self.opened = Pages(), Opened()
-        with settling_in():
+        with spare_imports():
             made, held = ray.get([*spec, *holdings])
-            self.cores = keep_to_own(made.threads)
+            self.cores = claim_cores(made.threads)
             self.become(made, pinned, held)
 
     def become(self, spec: Spec, pinned: Placement, holdings: Holdings) -> None:
@@ -58,8 +60,8 @@ class ClientActor:
         self.executor.learner.fresh = self.pages.vector
         self.calls = 0
 
-    def hello(self) -> dict[str, Any]:
-        """Where this actor lives."""
+    def hello(self) -> dict[str, object]:
+        """Where this actor lives: a `Greeting`."""
         import torch
 
         context = ray.get_runtime_context()
@@ -71,111 +73,116 @@ class ClientActor:
             "cores": self.cores,
         }
 
-    def run(
-        self,
-        number: int,
-        phase: Phase,
-        batch: Batch,
-        shared: Mapping[str, Any],
-        free: Sequence[int],
-        expected: Expected | None,
-        *values: Any,
-    ) -> Answer:
+    # -- visits ------------------------------------------------------------------------------------
+
+    def run(self, call: PackedCall, *values: object) -> Answer:
         """Outcomes of all tasks. What large states they leave is kept for `collect`."""
         with self.one_at_a_time:
-            self.calls += 1
-            if self.calls == FIRST_CALLS:
-                settle()
-            self._free(free)
-            results = list(
-                self.executor.run(number, phase, batch.unpacked(values), filled(shared, values))
-            )
+            self._count_call()
+            self._forget(call.forgotten)
+            number, tasks = call.number, call.batch.unpack(values)
+            inputs = cast(Inputs, fill_in(call.shared, values))
+            results = list(self.executor.run(number, call.phase, tasks, inputs, call.chain))
             done = [outcome for outcome, _ in results]
-            small = self._keep(number, [(done, state) for done, state in results if state])
-            pages = self.executor.pages_of(number, [outcome.client for outcome in done], self.pages)
-            # Without the diverged, the mean is another one, with weights that nobody expected.
-            if expected is None or not all(
-                "w" in outcome.peaks and outcome.finite for outcome in done
-            ):
-                return Answer(done, None, small, pages)
-            return Answer(
-                done,
-                self.executor.partial(number, "w", expected.weights, expected.grid),
-                small,
-                pages,
-            )
+            small = self._keep_states(number, [(done, state) for done, state in results if state])
+            clients = [outcome.client for outcome in done]
+            pages = self.executor.updates.find_pages(number, clients, self.pages)
+            return Answer(done, self._sum_early(number, call.expected, done), small, pages)
 
-    def answer(self, common: bytes, own: bytes, *values: Any) -> tuple[list[ClientId], bytes]:
+    def answer(self, common: bytes, own: bytes, *values: object) -> tuple[list[ClientId], bytes]:
         """`run` for a keeper: whose states it is to collect, and an answer that it hands on
         unread."""
         # What the calls of a map have in common was packed once for all of them.
-        (phase, shared), (number, batch, free, expected) = pickle.loads(common), pickle.loads(own)
-        answer = self.run(number, phase, batch, shared, free, expected, *values)
-        return answer.elsewhere, packed(answer)
+        phase, shared = pickle.loads(common)
+        number, batch, forgotten, expected, chain = pickle.loads(own)
+        call = PackedCall(number, phase, batch, shared, forgotten, expected, chain)
+        answer = self.run(call, *values)
+        return answer.left_at_actor, pickle_answer(answer)
 
-    def _keep(
-        self, number: int, left: Sequence[tuple[Done, Mapping[str, Any]]]
+    def _count_call(self) -> None:
+        self.calls += 1
+        if self.calls == FIRST_CALLS:
+            freeze_objects()
+
+    def _keep_states(
+        self, number: int, left: Sequence[tuple[Done, Inputs]]
     ) -> dict[ClientId, bytes]:
         """Keep the large ones of the states that a map left; the small ones travel at once."""
         small: dict[ClientId, bytes] = {}
         for done, state in left:
             if sum(done.state_bytes.values()) <= STATE_BYTES:
-                small[done.client] = packed(dict(state))
+                small[done.client] = pickle_answer(dict(state))
             else:
-                self.states[number, done.client] = dict(state)
+                self.states.setdefault(number, {})[done.client] = dict(state)
         return small
 
-    def _free(self, numbers: Sequence[int]) -> None:
+    def _sum_early(
+        self, number: int, expected: Expected | None, done: Sequence[Done]
+    ) -> Partial | None:
+        """The part of the mean that is expected of these clients."""
+        # Without the diverged, the mean is another one, with weights that nobody expected.
+        if expected is None or not all("w" in one.peaks and one.finite for one in done):
+            return None
+        weights = {UpdateId(number, client): w for client, w in expected.weights.items()}
+        return self.executor.updates.partial("w", weights, expected.grid)
+
+    def _forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self.executor.free(number)
-        if self.states:
-            self.states = {
-                key: state for key, state in self.states.items() if key[0] not in numbers
-            }
+            self.executor.updates.free(number)
+            self.states.pop(number, None)
 
     def listen(self, key: bytes) -> str:
         """The address of a line on which `run` is called."""
-        return answered(self.run, key)
+        return serve_method(self.run, key)
 
-    def collect(self, number: int, clients: Sequence[ClientId]) -> Any:
+    def collect(self, number: int, clients: Sequence[ClientId]) -> tuple[object, ...]:
         """The state that clients of a map left, each an object of its own, which a neighbour may
         want alone."""
-        return True, *(self.states.pop((number, client)) for client in clients)
+        held = self.states[number]
+        return True, *(held.pop(client) for client in clients)
 
-    def examine(
-        self,
-        number: int,
-        phase: Phase,
-        clients: Sequence[ClientId],
-        t: int,
-        shared: Mapping[str, Any],
-        *values: Any,
-    ) -> list[Done]:
-        return self.executor.examine(number, phase, clients, t, filled(shared, values))
+    def examine(self, call: PackedCall, updates: Sequence[UpdateId], *values: object) -> list[Done]:
+        """Run a server's phase on updates that lie here, one task each."""
+        tasks = dict(zip(updates, call.batch.unpack(values), strict=True))
+        shared = cast(Inputs, fill_in(call.shared, values))
+        return self.executor.examine(call.phase, tasks, shared)
 
-    def footprint(self) -> tuple[int, int]:
+    def measure_footprint(self) -> tuple[int, int]:
         """What one client takes of this actor's GPU, in bytes, and what there is."""
-        return footprint(self.executor)
+        return measure_footprint(self.executor)
 
     def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         self.executor.add_features(name, features)
 
-    def partial(
-        self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid
-    ) -> Partial:
-        return self.executor.partial(number, key, weights, grid)
+    # -- sums --------------------------------------------------------------------------------------
 
-    def laid_out(
-        self, number: int, key: str, clients: Sequence[ClientId]
-    ) -> dict[ClientId, Page | None]:
+    def single(self, update: UpdateId, key: str) -> tuple[bool, Vector]:
+        return True, self.executor.updates.vector(update, key)
+
+    def partial(self, key: str, weights: Mapping[UpdateId, float], grid: Grid) -> Partial:
+        return self.executor.updates.partial(key, weights, grid)
+
+    def begin_sum(self, key: str, weights: Mapping[UpdateId, float], grid: Grid) -> None:
+        """Like `partial`, but the sum stays here, where `finish_sum` will want it."""
+        self.sums = [self.executor.updates.partial(key, weights, grid)]
+
+    def finish_sum(self, total: float, *partials: Partial) -> tuple[bool, Vector]:
+        own, self.sums = self.sums, []  # twice the size of the model, and of no more use
+        return True, finish_mean([*own, *partials], total)
+
+    def merge(self, *partials: Partial) -> Partial:
+        return merge_partials(partials)
+
+    def bring_to_pages(self, key: str, updates: Sequence[UpdateId]) -> dict[UpdateId, Page | None]:
         """Where these updates lie for all to see; what the phase left elsewhere is brought there,
         if there is room."""
-        return {client: self.executor.page(number, key, client, self.pages) for client in clients}
+        held = self.executor.updates
+        return {update: held.bring_to_page(update, key, self.pages) for update in updates}
 
     def add_up(
         self,
-        pages: Mapping[ClientId, Page],
-        weights: Mapping[ClientId, float],
+        pages: Mapping[UpdateId, Page],
+        weights: Mapping[UpdateId, float],
         grid: Grid,
         total: float,
         mean: Page,
@@ -188,22 +195,6 @@ class ClientActor:
         except OSError as error:
             log.warning("an update in shared memory could not be read: %s", error)
             return False
-        vectors = {client: seen[page][numbers] for client, page in pages.items()}
+        vectors = {update: seen[page][numbers] for update, page in pages.items()}
         whole_sum(vectors, weights, grid, total, seen[mean][numbers])
         return True
-
-    def begin_sum(
-        self, number: int, key: str, weights: Mapping[ClientId, float], grid: Grid
-    ) -> None:
-        """Like `partial`, but the sum stays here, where `finish_sum` will want it."""
-        self.sums = [self.executor.partial(number, key, weights, grid)]
-
-    def finish_sum(self, total: float, *partials: Partial) -> tuple[bool, Vector]:
-        own, self.sums = self.sums, []  # twice the size of the model, and of no more use
-        return True, finish([*own, *partials], total)
-
-    def merge(self, *partials: Partial) -> Partial:
-        return merged(partials)
-
-    def single(self, number: int, key: str, client: ClientId) -> tuple[bool, Vector]:
-        return True, self.executor.single(number, key, client)

@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from rayfl.errors import ResourceError
-
-OWN_RAY = {
-    # It listens on loopback alone; its own default on Linux is every interface.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Its first try to reach the store, which it has just started, comes too early; the second one,
-    # in a second.
-    "RAY_raylet_client_connect_timeout_milliseconds": "20",
-    "RAY_raylet_client_num_connect_attempts": "500",
-}
+from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
+from rayfl.fleet.on_ray.own_ray import (
+    is_own,
+    own_settings,
+    refuse_other_machines,
+    warn_of_open_door,
+)
 
 
 class EarlyStart:
@@ -29,10 +26,10 @@ class EarlyStart:
 
     latest: ClassVar[EarlyStart | None] = None
 
-    def __init__(self, connect: Callable[[], object]) -> None:
+    def __init__(self, connection: AbstractContextManager[None]) -> None:
         self.tried, self.over = threading.Event(), threading.Event()
         self.refusal: Exception | None = None
-        self.thread = threading.Thread(target=self._keep, args=(connect,), name="ray")
+        self.thread = threading.Thread(target=self._keep, args=(connection,), name="ray")
         self.thread.start()
 
     @classmethod
@@ -43,17 +40,15 @@ class EarlyStart:
             cls.latest = None
         return cls.latest
 
-    def _keep(self, connect: Callable[[], object]) -> None:
-        import ray
-
+    def _keep(self, connection: AbstractContextManager[None]) -> None:
         try:
-            connect()
+            with connection:
+                self.tried.set()
+                self.over.wait()
         except Exception as refusal:
             self.refusal = refusal
         finally:
             self.tried.set()
-        self.over.wait()
-        ray.shutdown()
 
     def wait(self) -> None:
         """Until there is a connection; or the reason why there is none."""
@@ -67,13 +62,21 @@ def ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[None]:
     """Connect while the configuration is being validated, for which torch is imported.
 
     Settings that turn out to be wrong are refused at once; whatever was being started ends
-    afterwards."""
+    afterwards.
+
+    Parameters
+    ----------
+    settings : Mapping
+        The plain values of a configuration; nothing is started for `fleet: inline`.
+    address : str or None
+        A cluster; by default RAY_ADDRESS, or a Ray of our own.
+    """
     import ray
 
     if settings.get("fleet", "ray") != "ray" or EarlyStart.under_way() or ray.is_initialized():
         yield
         return
-    EarlyStart.latest = early = EarlyStart(lambda: connect(address))
+    EarlyStart.latest = early = EarlyStart(_open_connection(address))
     try:
         yield
     finally:
@@ -84,7 +87,13 @@ def ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[None]:
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
     """A connection to the cluster that is there, or a Ray of our own on this machine that ends with
-    us."""
+    us.
+
+    Parameters
+    ----------
+    address : str or None
+        A cluster; by default RAY_ADDRESS, or a Ray of our own.
+    """
     import ray
 
     if (early := EarlyStart.under_way()) is not None:
@@ -92,49 +101,36 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    connect(address)
-    try:
+    with _open_connection(address):
         yield
-    finally:
-        # Only our own connection ends, and with it a Ray that it started; a cluster stays.
-        ray.shutdown()
-
-
-def connect(address: str | None) -> None:
-    """Connect, or say in a sentence why it cannot be done."""
-    own = address is None and "RAY_ADDRESS" not in os.environ
-    if own:
-        for name, value in OWN_RAY.items():
-            os.environ.setdefault(name, value)
-    import ray
-
-    where: dict[str, Any] = {"include_dashboard": False} if own else {"address": address}
-    try:
-        with signals_as_they_are():
-            ray.init(**where, logging_level=logging.WARNING)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        place = address or os.environ.get("RAY_ADDRESS", "this machine")
-        raise ResourceError(f"no Ray could be reached or started at {place}: {error}") from error
 
 
 @contextmanager
-def signals_as_they_are() -> Iterator[None]:
-    """Ray takes SIGTERM for itself when it connects; how a run ends is the run's own business."""
-    if threading.current_thread() is threading.main_thread():
-        before = signal.getsignal(signal.SIGTERM)
-        try:
+def _open_connection(address: str | None) -> Iterator[None]:
+    """Only our own connection ends, and with it a Ray that it started; a cluster stays."""
+    if is_own(address):
+        with own_settings(), _ray_session("local", "this machine", include_dashboard=False):
+            refuse_other_machines()
             yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
         return
-    # In any other thread Ray cannot, and says so.
-    logger = logging.getLogger("ray._private.worker")
-    logger.addFilter(silent_on_signals)
+    place = address or os.environ["RAY_ADDRESS"]
+    with _ray_session(address, place):
+        warn_of_open_door(place)
+        yield
+
+
+@contextmanager
+def _ray_session(address: str | None, place: str, **settings: Any) -> Iterator[None]:
+    """From `ray.init` to `ray.shutdown`; or a sentence why there is none."""
+    import ray
+
+    try:
+        with keep_signal_handlers():
+            ray.init(address, logging_level=logging.WARNING, **settings)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ResourceError(f"no Ray could be reached or started at {place}: {error}") from error
     try:
         yield
     finally:
-        logger.removeFilter(silent_on_signals)
-
-
-def silent_on_signals(record: logging.LogRecord) -> bool:
-    return "SIGTERM handler is not set" not in record.getMessage()
+        with keep_signal_handlers():
+            ray.shutdown()

@@ -4,6 +4,7 @@ dies."""
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rayfl.errors import RayflError, ResourceError, broken
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
-from rayfl.fleet.garbage import settling_in
+from rayfl.fleet.host import spare_imports
 from rayfl.fleet.on_ray.placement import Placement, keepers_for
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ log = logging.getLogger("rayfl")
 DEATHS_WITHOUT_PROGRESS = 3
 HEED_SECONDS = 0.2
 LINGER_SECONDS = 0.2
-GRACE_SECONDS = 2.5  # `ray job stop` kills three seconds after it asked
+GRACE_SECONDS = 20.0
+"""For the last checkpoint: Slurm and Kubernetes kill 30 seconds after they asked."""
 
 
-class Run(Protocol):
+class DrivenRun(Protocol):
     """What the coordinator runs: the engine of one experiment."""
 
     def run(self, fleet: Any, emit: Callable[[dict[str, Any]], object]) -> Any: ...
@@ -47,7 +49,7 @@ class Coordinator:
 
     def __init__(self, run: list[Any], hiring: Hiring) -> None:
         self.reference, self.hiring = run[0], hiring
-        self.job: Run | None = None
+        self.job: DrivenRun | None = None
         self.records: list[dict[str, Any]] = []
         self.ended = False
         self.news = threading.Condition()
@@ -62,7 +64,7 @@ class Coordinator:
         from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
         try:
-            with settling_in():
+            with spare_imports():
                 job, spec, holdings = ray.get(
                     [self.reference, self.hiring.spec, self.hiring.holdings]
                 )
@@ -147,7 +149,9 @@ def placed(
         raise ResourceError(
             broken("resources.gpus_per_client is a fraction of a GPU or a whole number", share)
         )
-    room = sum(room_on(node["Resources"], cpus, share) for node in ray.nodes() if node["Alive"])
+    room = sum(
+        count_room_on(node["Resources"], cpus, share) for node in ray.nodes() if node["Alive"]
+    )
     if room < 1 or (isinstance(actors, int) and actors > room):
         rule = f"{actors} client actors of {cpus:g} CPU and {share:g} GPU must fit the cluster"
         found = f"{total.get('CPU', 0):g} CPUs and {gpus_there:g} GPUs, room for {room}"
@@ -160,7 +164,7 @@ def placed(
     return Placement(count, cpus, share, cuda, keepers_for(keepers, count))
 
 
-def room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
+def count_room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
     """How many actors one node can hold; no actor's fraction of a GPU spans two."""
     # 0.2 fits into 0.6 three times, which rounding would deny.
     room = int(node.get("CPU", 0) / cpus + 1e-9)
@@ -182,7 +186,7 @@ def stored(spec: Spec, holdings: Holdings, placement: Placement) -> Hiring:
 
 
 def drive(
-    run: Run,
+    run: DrivenRun,
     hiring: Hiring,
     emit: Callable[[dict[str, Any]], int],
     heed: Callable[[], object] = lambda: None,
@@ -200,7 +204,7 @@ def drive(
     while True:
         # Calls at a time: the run itself, who follows it, who wants it saved; and one to spare.
         actor = ray.remote(Coordinator).options(
-            num_cpus=0, max_concurrency=4, max_restarts=0, scheduling_strategy=here()
+            num_cpus=0, max_concurrency=4, max_restarts=0, scheduling_strategy=pin_to_this_node()
         )
         coordinator = actor.remote([reference], hiring)
         progress = Following(coordinator, emit, heed)
@@ -215,7 +219,8 @@ def drive(
                 ) from error
             if isinstance(error, ObjectLostError):
                 log.warning(
-                    "a node or a keeper died with a part of the run after round %d; going on from the last checkpoint",
+                    "a node or a keeper died with a part of the run after round %d; "
+                    "going on from the last checkpoint",
                     reached,
                 )
             else:
@@ -233,7 +238,7 @@ def drive(
         return ended.outcome
 
 
-def here() -> Any:
+def pin_to_this_node() -> Any:
     """This node, for the coordinator: checkpoints lie beside the run's folder. Ray's own choice
     would be any node.
 
@@ -245,6 +250,15 @@ def here() -> Any:
     if ray.util.get_current_placement_group() is not None:
         return None
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def _grace_seconds() -> float:
+    """How long a checkpoint may take after the driver was asked to stop."""
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
+        return GRACE_SECONDS
+    # `ray job stop` kills three seconds after it asked, or as its environment has it.
+    given = float(os.environ.get("RAY_JOB_STOP_WAIT_TIME_S", "3"))
+    return max(given - 0.5, 0.5)
 
 
 class Following:
@@ -281,7 +295,7 @@ class Following:
         import ray
 
         try:
-            ray.get(self.coordinator.save.remote(), timeout=GRACE_SECONDS)
+            ray.get(self.coordinator.save.remote(), timeout=_grace_seconds())
         except Exception as error:
             log.warning(
                 "no fresh checkpoint could be written (%s): the one before it stands",

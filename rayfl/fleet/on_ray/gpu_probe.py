@@ -7,6 +7,7 @@ import numpy as np
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Executor, Holdings
 from rayfl.fleet.on_ray.placement import Placement
+from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.protocol import Client, Out
 
 HEADROOM = 1.5
@@ -15,18 +16,17 @@ room."""
 STEPS = 3
 
 
-def short_visit(client: Client) -> Out:
+def visit_shortly(client: Client) -> Fitting[Out]:
     """A few steps of training and a batch of evaluation: what takes memory."""
-    from rayfl.learn.fit import fit, outputs
+    from rayfl.learn.fit import outputs
 
     learner = client.learner
-    few = learner.training.model_copy(update={"steps": STEPS})
-    w = fit(client, learner.resident().dump(), training=few)
-    outputs(learner, w, client.x[: learner.evaluation_batch])
+    trained = yield Fit(learner.first_weights(), settings={"steps": STEPS})
+    outputs(learner, trained.weights, client.x[: learner.evaluation_batch])
     return Out()
 
 
-def footprint(executor: Executor) -> tuple[int, int]:
+def measure_footprint(executor: Executor) -> tuple[int, int]:
     """Bytes of the GPU that are in use after visiting the largest client (the driver's own share
     included), of how many."""
     import torch
@@ -34,14 +34,14 @@ def footprint(executor: Executor) -> tuple[int, int]:
     from rayfl.fleet.executor import Task
 
     largest = int(np.argmax(np.diff(executor.holdings.offsets)))
-    for done, _ in executor.run(-1, short_visit, [Task(largest, 0, {}, {})], {}):
+    for done, _ in executor.run(-1, visit_shortly, [Task(largest, 0, {}, {})], {}):
         if done.error is not None:
             raise RuntimeError(done.error)
     free, total = torch.cuda.mem_get_info()
     return total - free, total
 
 
-def share_of(used: int, total: int) -> float:
+def compute_share(used: int, total: int) -> float:
     """The fraction of a GPU that holds a client with some headroom, in the steps of 0.0001 that Ray
     knows."""
     # Whole clients only: room for half of another helps nobody.
@@ -57,6 +57,6 @@ def measured_share(spec: Spec, holdings: Holdings, cpus: float) -> float:
 
     actor = Hiring(ray.put(spec), ray.put(holdings), Placement(1, cpus, 1.0, cuda=True)).hire()
     try:
-        return share_of(*ray.get(actor.footprint.remote()))
+        return compute_share(*ray.get(actor.measure_footprint.remote()))
     finally:
         ray.kill(actor)

@@ -18,7 +18,8 @@ T = TypeVar("T")
 HEAD_SHARE = 0.8
 GRAIN_SECONDS = 0.02  # a call costs about a millisecond; handing out less work than this is waste
 ACTORS_A_KEEPER = 64
-CALL_SECONDS = 0.001  # who sends to hundreds of actors must have time for all of them before the first comes back
+CALL_SECONDS = 0.001
+"""Who sends to hundreds of actors must have time for all of them before the first comes back."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Plan(Generic[T]):
         total = sum(takes)
         self.grain = max(GRAIN_SECONDS, CALL_SECONDS * actors)
         share = 1.0 if total <= self.grain * actors else HEAD_SHARE
-        self.heads, rest = longest_first(ordered, takes, actors, share * total)
+        self.heads, rest = deal_longest_first(ordered, takes, actors, share * total)
         self.tail = deque(rest)
         self.remaining = sum(takes[len(takes) - len(rest) :])
 
@@ -76,7 +77,7 @@ class Plan(Generic[T]):
         self.heads.append(list(tasks))
 
 
-def longest_first(
+def deal_longest_first(
     ordered: Sequence[T], seconds: Sequence[float], actors: int, budget: float
 ) -> tuple[list[list[T]], list[T]]:
     """Deal the longest tasks, up to `budget` seconds in all, each to the least loaded actor; the

@@ -7,457 +7,309 @@ the same streams: the same bits."""
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray import ObjectRef
+from ray.actor import ActorHandle
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
-from rayfl.errors import PhaseError, ResourceError
-from rayfl.fleet.base import BaseFleet, Errand, Spec, Then
-from rayfl.fleet.cores import current
+from rayfl.errors import PhaseError
+from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
 from rayfl.fleet.executor import Done, Holdings, Task, nbytes
-from rayfl.fleet.on_ray.call_values import INLINE_BYTES, Batch, Here, Sealed, emptied, within_limit
-from rayfl.fleet.on_ray.hiring import Call, Hiring, Place
-from rayfl.fleet.on_ray.keeper_calls import Keepers
+from rayfl.fleet.on_ray.calls import Call, Inputs
+from rayfl.fleet.on_ray.hiring import Hiring
+from rayfl.fleet.on_ray.map_in_flight import CallInFlight, MapInFlight, Stage
 from rayfl.fleet.on_ray.placement import Plan
-from rayfl.fleet.on_ray.ray_replies import RayReplies
-from rayfl.fleet.on_ray.socket_calls import (
-    DEATHS,
-    SHORT_CALLS,
-    SHORT_SECONDS,
-    Line,
-    LineError,
-    unwind,
+from rayfl.fleet.on_ray.pool import ActorPool, Place
+from rayfl.fleet.on_ray.ray_calls import gather_answers
+from rayfl.fleet.on_ray.reduction import PlacedMean, Reduction
+from rayfl.fleet.on_ray.routes import Routes
+from rayfl.fleet.on_ray.transport import CallFailed, Pending, PlaceDied
+from rayfl.fleet.on_ray.values import (
+    INLINE_BYTES,
+    Handle,
+    fetch_value,
+    handle_of,
+    pick_entry,
+    store_large_arrays,
+    store_value,
 )
-from rayfl.fleet.sums.early_sums import Answer, Early, Expectation, Expected
-from rayfl.fleet.sums.shared_memory import SUPPORTED, Page, Pages
-from rayfl.protocol import ClientId, Phase, Ref, Replies
+from rayfl.fleet.replies import FinishedMap, Mean
+from rayfl.fleet.sums.early_sums import MeanExpectation
+from rayfl.fleet.sums.exact_sums import Partial
+from rayfl.fleet.sums.shared_memory import LEAST_BYTES, Page
+from rayfl.fleet.sums.updates import UpdateId
+from rayfl.protocol import ClientId, Phase, Ref
 
-log = logging.getLogger("rayfl")
-
-LIVES_OF_A_TASK = 4
-STILLBIRTHS = 10  # in a row, of one place; each that is put on a dying node is one
-GREETING_SECONDS = 60
-MAX_ARGUMENT_BYTES = (
-    256 << 20
-)  # values pinned by one call; more clients than fit are split over several calls
+Wanted = TypeVar("Wanted")
+NO_MAP = -1
 
 
 class RayFleet(BaseFleet):
     """Runs phases on a pool of actors, of which some, or all, may have been hired already."""
 
     def __init__(
-        self, spec: Spec, holdings: Holdings, hiring: Hiring, hired: Sequence[Any] = ()
+        self, spec: Spec, holdings: Holdings, hiring: Hiring, hired: Sequence[ActorHandle] = ()
     ) -> None:
         super().__init__(spec, holdings)
         self.hiring = hiring
-        self.shared_features: list[tuple[str, Any]] = []
-        self.pool = [Place(actor) for actor in hired]
-        self.pool += [Place(self._hire()) for _ in range(hiring.placement.actors - len(hired))]
-        # An actor is given work once it has answered: until then there may be no room for it on the
-        # cluster.
-        self.awaited = {
-            place.actor.hello.remote(): number for number, place in enumerate(self.pool)
-        }
-        self.hellos: list[dict[str, Any]] = [{} for _ in self.pool]
-        self.keepers = Keepers(hiring.placement.keepers)
-        self.keepers.engage({number: place.actor for number, place in enumerate(self.pool)})
+        self.shared_features: list[tuple[str, ObjectRef]] = []
+        self.routes = Routes(hiring.placement.keepers)
+        self.pool = ActorPool(self._hire, hired, hiring.placement.actors, lambda: self.round)
+        self.flights: dict[int, MapInFlight] = {}
+        self.errands: list[RayErrand] = []
         self.seconds_per_sample = 0.0
-        self.where: dict[int, dict[ClientId, tuple[int, int]]] = defaultdict(dict)
-        self.errands: dict[Any, RayErrand] = {}
-        self.expected = Expectation(self)
-        self.node = ray.get_runtime_context().get_node_id()
-        self.early: dict[int, Early] = {}
-        self.on_pages: dict[int, dict[ClientId, Mapping[str, Page]]] = defaultdict(dict)
-        self.pages, self.shares_memory = Pages(), SUPPORTED
-        self._greet()
+        self.expectation = MeanExpectation(self)
+        self.reduction = Reduction(self.pool)
 
-    def _hire(self) -> Any:
+    def _hire(self) -> ActorHandle:
         actor = self.hiring.hire()
         for name, features in self.shared_features:
             actor.add_features.remote(name, features)
         return actor
 
-    def _greet(self) -> None:
-        """Give all actors some time; who finds no room by then joins when there is some."""
-        ray.wait(list(self.awaited), num_returns=len(self.awaited), timeout=GREETING_SECONDS)
-        self._present()
-        if self.awaited:
-            log.warning(
-                "%d of %d client actors wait for room on the cluster",
-                len(self.awaited),
-                len(self.pool),
-            )
-
-    def _present(self) -> list[int]:
-        """The places whose actors run; waits until there is one."""
-        if self.awaited:
-            for hello in ray.wait(list(self.awaited), num_returns=len(self.awaited), timeout=0)[0]:
-                self._hear(hello)
-        present = sorted(set(range(len(self.pool))) - set(self.awaited.values()))
-        if not present:
-            ray.wait(list(self.awaited), num_returns=1)
-        return present or self._present()
-
-    def _others_first(self, places: Sequence[int]) -> list[int]:
-        """Whoever shares this thread's processor comes last: awake, it may take over, and the
-        others would wait."""
-        here = current()
-        return sorted(places, key=lambda place: here in self.hellos[place]["cores"])
-
-    def _hear(self, hello: Any) -> None:
-        """An actor's first answer; or that it died before, of itself or of the node that it was put
-        on."""
-        place = self.awaited.pop(hello)
-        try:
-            self.hellos[place] = ray.get(hello)
-        except DEATHS as error:
-            stillbirths = self.pool[place].stillbirths + 1
-            if stillbirths == STILLBIRTHS or getattr(error, "actor_init_failed", False):
-                raise ResourceError(f"a client actor could not start:\n{error}") from error
-            self._replace(place, error, stillbirths)
-
     def close(self) -> None:
-        self.keepers.dismiss()
-        for place in self.pool:
-            place.dismiss()
+        self.routes.close()
+        self.pool.dismiss()
 
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         stored = ray.put(dict(features))
         self.shared_features.append((name, stored))
-        calls = [place.actor.add_features.remote(name, stored) for place in self.pool]
-        ray.get([calls[place] for place in self._present()])
+        calls = {place: place.actor.add_features.remote(name, stored) for place in self.pool}
+        ray.get([calls[place] for place in self.pool.present()])
 
     def lost(self, error: Exception) -> bool:
         return isinstance(error, ObjectLostError) or (
             isinstance(error, RayError) and not isinstance(error, RayTaskError)
         )
 
-    def put(self, value: Any) -> Ref:
-        return Ref(ray.put(value), nbytes=nbytes(value, scalars=False))
+    def put(self, value: object) -> Ref:
+        return Ref(store_value(value), nbytes=nbytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
-        value = ref.handle.value if isinstance(ref.handle, Here) else self.keepers.get(ref.handle)
-        return value if ref.key is None else value[ref.key]
+        return pick_entry(fetch_value(handle_of(ref)), ref.key)
 
-    # -- running -----------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def execute(
-        self, number: int, phase: Phase, tasks: Mapping[ClientId, Task], shared: Mapping[str, Any]
-    ) -> tuple[dict[ClientId, Done], dict[ClientId, Any]]:
-        shared = self._stored(shared)
-        plan = self._plan(tasks)
-        lives = dict.fromkeys(tasks, LIVES_OF_A_TASK)
-        early = self.early[number] = Early(self.expected.of(tasks))
-        running: dict[Any, Call] = {}
-        done: dict[ClientId, Done] = {}
-        stored: dict[ClientId, Any] = {}
-        raised = False
-        while (plan or running) and not raised:
-            self._hand_out(
-                plan,
-                running,
-                lambda place, batch: (place, number, phase, batch, shared, early.expected),
-            )
-            if len(running) < len(self.pool):  # there is a processor with nothing to do
-                self.draw_ahead()
-            for finished in self.keepers.ready([*self.errands, *running, *self.awaited]):
-                if finished in self.errands:
-                    self.errands[finished].answered(finished)
-                if finished not in running:
-                    continue
-                call = running.pop(finished)
-                answer = self._answer(finished, call, lives)
-                if answer is None:
-                    plan.put_back(call.batch)
-                elif call.answer is None and (leaving := answer.elsewhere):
-                    # A state must outlive its actor: only what has been collected is done.
-                    first, *handles = self._collect(call.place, number, leaving)
-                    states = dict(zip(leaving, handles, strict=True))
-                    running[first] = replace(call, answer=answer, states=states)
-                else:
-                    answer = call.answer or answer
-                    early.answers.append(answer)
-                    done |= {outcome.client: outcome for outcome in answer.done}
-                    stored |= {**call.states, **answer.kept}
-                    stored |= {client: Sealed(state) for client, state in answer.states.items()}
-                    self._note_places(number, call, answer)
-                    if any(outcome.error for outcome in answer.done):
-                        # The others work on; what they answer is void, and read before their next
-                        # call.
-                        raised = True
-                        break
-                    self._learn_speed(answer.done, call)
-        self.keepers.rest()
-        return {client: done[client] for client in sorted(done)}, stored
-
-    def _note_places(self, number: int, call: Call, answer: Answer) -> None:
-        """Where the updates of an answer lie."""
-        lies = (call.place, call.generation)
-        self.where[number] |= dict.fromkeys([outcome.client for outcome in answer.done], lies)
-        if answer.pages or number in self.on_pages:
-            # All of them: one that is made again may lie elsewhere than before.
-            news = {outcome.client: answer.pages.get(outcome.client, {}) for outcome in answer.done}
-            self.on_pages[number] |= news
-
-    def _hand_out(
-        self, plan: Plan[Task], running: dict[Any, Call], call: Callable[[int, list[Task]], Any]
-    ) -> None:
-        """Give every actor that has nothing to do the next piece of a plan."""
-        busy = {call.place for call in running.values()}
-        for place in self._others_first(self._present()):
-            if place in busy or not plan:
-                continue
-            batch, rest = within_limit(plan.next(), MAX_ARGUMENT_BYTES)
-            if rest:
-                plan.put_back(rest)
-            with self.clock.running("broadcast"):
-                sent_off = self._run(*call(place, batch))
-            running[sent_off] = self._call(place, batch)
-        with self.clock.running("broadcast"):
-            self.keepers.send()
-
-    def later(
-        self, phase: Phase, each: Mapping[ClientId, Mapping[str, Any]], then: Then, **shared: Any
-    ) -> Errand:
-        tasks = self._tasks(list(each), each)
-        return RayErrand(
-            self, next(self._numbers), phase, list(tasks.values()), self._stored(shared), then
-        )
-
-    def _stored(self, shared: Mapping[str, Any]) -> dict[str, Any]:
-        """Large arrays among the inputs go to the object store once, not into every call."""
-        large = {
-            name: value
-            for name, value in shared.items()
-            if isinstance(value, np.ndarray) and value.nbytes > INLINE_BYTES
-        }
-        return {**shared, **{name: self.put(value) for name, value in large.items()}}
-
-    def _run(
-        self,
-        place: int,
-        number: int,
-        phase: Phase,
-        tasks: list[Task],
-        shared: Mapping[str, Any],
-        expected: Expected | None = None,
-        errand: bool = False,
-    ) -> Any:
-        """Send tasks to a place; what to take the answer from."""
-        held = self.pool[place]
-        freed, held.freed = held.freed, []
-        part = None if expected is None else expected.part([task.client for task in tasks])
-        # Who waits for a line looks at nothing else: it is for calls that are over in a moment.
-        line = held.line if held.short_calls >= SHORT_CALLS and not errand else None
-        if self.keepers and line is None:
-            return self.keepers.run(place, number, phase, tasks, shared, freed, part)
-        values: dict[Any, int] = {}
-        batch, common = Batch.packed(tasks, values), emptied(shared, values)
-        arguments = (number, phase, batch, common, freed, part, *values)
-        # What lies in the store does not go over a line.
-        if line is not None and not values:
-            return line.call(*arguments)
-        if self.keepers:
-            return self.keepers.run(place, number, phase, tasks, shared, freed, part)
-        return held.actor.run.remote(*arguments)
-
-    def _call(self, place: int, batch: list[Task]) -> Call:
-        return Call(place, self.pool[place].generation, batch)
-
-    def _collect(self, place: int, number: int, clients: list[ClientId]) -> list[Any]:
-        if self.keepers:
-            return self.keepers.collect(place, number, clients)
-        method = self.pool[place].actor.collect.options(num_returns=1 + len(clients))
-        return cast(list[Any], method.remote(number, clients))
-
-    def _answer(self, finished: Any, call: Call, lives: dict[ClientId, int]) -> Answer | None:
-        """What a call answered; None when its actor died (and has been replaced)."""
-        try:
-            return cast(Answer, self.keepers.taken(finished))
-        except DEATHS as error:
-            for task in call.batch:
-                # A client whose visit kills its actor would have the pool replaced for ever.
-                lives[task.client] -= 1
-                if not lives[task.client]:
-                    raise PhaseError(
-                        f"client {task.client} was part of {LIVES_OF_A_TASK} calls in round {self.round} "
-                        f"whose actors died:\n{error}"
-                    ) from error
-            # Of several calls to the dead, the first has had it replaced.
-            if self.pool[call.place].generation == call.generation:
-                self._replace(call.place, error)
-            return None
-        except ObjectLostError:
-            raise  # what lay on a node that died is only in the last checkpoint
-        except (RayTaskError, LineError) as error:
-            who = ", ".join(str(task.client) for task in call.batch[:5])
-            raise PhaseError(
-                f"a call for client {who} failed in round {self.round}:\n{error}"
-            ) from error
-
-    def _replace(self, place: int, error: Exception, stillbirths: int = 0) -> None:
-        unwind(error)
-        log.warning(
-            "client actor %d died in round %d and is replaced (%s)",
-            place,
-            self.round,
-            type(error).__name__,
-        )
-        self.pool[place].dismiss()
-        self.pool[place] = Place(self._hire(), self.pool[place].generation + 1, stillbirths)
-        # The one before may have died without ever having answered.
-        self.awaited = {hello: other for hello, other in self.awaited.items() if other != place}
-        self.awaited[self.pool[place].actor.hello.remote()] = place
-        self.keepers.engage({place: self.pool[place].actor})
-
-    def _plan(self, tasks: Mapping[ClientId, Task]) -> Plan[Task]:
-        # Before anything is measured the sizes alone tell long visits from short ones.
-        pace, size = max(self.seconds_per_sample, 1e-6), self.size
-        return Plan(
-            list(tasks.values()), lambda task: (size(task.client) or 1) * pace, len(self._present())
-        )
-
-    def _learn_speed(self, outcomes: Sequence[Done], call: Call) -> None:
-        samples = sum(self.size(task.client) for task in call.batch)
-        if not samples:  # the server's tasks say nothing about a client's
-            return
-        seconds = sum(outcome.seconds for outcome in outcomes if outcome.client >= 0)
-        measured = seconds / samples
-        self.seconds_per_sample = (
-            measured
-            if not self.seconds_per_sample
-            else 0.7 * self.seconds_per_sample + 0.3 * measured
-        )
-        place = self.pool[call.place]
-        place.short_calls = place.short_calls + 1 if seconds < SHORT_SECONDS else 0
-        if (
-            place.line is None
-            and place.short_calls >= SHORT_CALLS
-            and self.hellos[call.place]["node"] == self.node
-        ):
-            self._lay_line(place)
-
-    def _lay_line(self, place: Place) -> None:
-        try:
-            place.line = Line(place.actor)
-        except DEATHS as error:
-            unwind(error)
-            log.debug("an actor died while a line was laid to it: its next call will tell")
-
-    # -- updates -----------------------------------------------------------------------------------------------
-
-    def replies(
         self,
         number: int,
         phase: Phase,
         tasks: Mapping[ClientId, Task],
-        shared: Mapping[str, Any],
-        done: Mapping[ClientId, Done],
-    ) -> Replies:
-        return RayReplies(self, number, phase, tasks, shared, done)
+        shared: Inputs,
+        chain: bool = False,
+    ) -> tuple[dict[ClientId, Done], dict[ClientId, Handle]]:
+        flight = self.flights.get(number)
+        if flight is None:
+            expected = None if chain else self.expectation.expect(tasks)
+            flight = self.flights[number] = MapInFlight(number, phase, expected, chain)
+        flight.start(self._plan(tasks, chain), tasks.values(), store_large_arrays(shared))
+        while flight.open:
+            self._hand_out(flight)
+            if len(flight.out) < len(self.pool):  # there is a processor with nothing to do
+                self.draw_ahead()
+            self._take_first(flight)
+        self.routes.rest()
+        return flight.finish()
+
+    def start_errand(
+        self,
+        phase: Phase,
+        each: Mapping[ClientId, Inputs],
+        when_done: WhenDone,
+        **shared: Any,
+    ) -> Errand:
+        tasks = list(self._make_errand_tasks(each).values())
+        flight = MapInFlight(next(self._numbers), phase, beside_rounds=True)
+        # Equals are dealt like cards, to all places at once.
+        plan = Plan(tasks, lambda _: 0.0, len(self.pool.present()))
+        flight.start(plan, tasks, store_large_arrays(shared))
+        errand = RayErrand(self, flight, when_done)
+        self.errands.append(errand)
+        self._hand_out(flight)
+        return errand
+
+    def _plan(self, tasks: Mapping[ClientId, Task], chain: bool) -> Plan[Task]:
+        if chain:
+            return Plan(list(tasks.values()), lambda _: 0.0, 1)
+        # Before anything is measured the sizes alone tell long visits from short ones.
+        pace, size = max(self.seconds_per_sample, 1e-6), self.size
+        places = len(self.pool.present())
+        return Plan(list(tasks.values()), lambda task: (size(task.client) or 1) * pace, places)
+
+    def _hand_out(self, flight: MapInFlight) -> None:
+        """Give every actor that has nothing to do the next piece of a map's plan."""
+        busy = flight.busy
+        for place in self.pool.others_first(self.pool.present()):
+            if place in busy or not flight.plan:
+                continue
+            with self.clock.running("broadcast"):
+                call = flight.next_call(place)
+                flight.note_sent(self.routes.post(place, call), place, call.tasks)
+        with self.clock.running("broadcast"):
+            self.routes.flush()
+
+    def _take_first(self, flight: MapInFlight) -> None:
+        """Wait for the next answer, of this map or of an errand beside it, and take it."""
+        flights = [*(errand.flight for errand in self.errands), flight]
+        owners = {pending: owner for owner in flights for pending in owner.out}
+        # A greeting ends the wait, too: there is somebody to hand out to.
+        for pending in self.routes.wait_for_first([*owners, *self.pool.awaited]):
+            if pending in owners:
+                self._take(pending, owners[pending])
+            if not flight.open:
+                break
+        for errand in list(self.errands):
+            errand.go_on()
+
+    def _take(self, pending: Pending[Any], flight: MapInFlight) -> None:
+        """Take one answer; where there is none, see to it that the tasks are done again."""
+        call = flight.out.pop(pending)
+        try:
+            answer = pending.take()
+        except PlaceDied as error:
+            flight.note_death(call, error, self.round)
+            self.pool.replace(call.place, error.sign)
+            return
+        except CallFailed as error:
+            who = ", ".join(str(task.client) for task in call.tasks[:5])
+            raise PhaseError(
+                f"a call for client {who} failed in round {self.round}:\n{error}"
+            ) from error
+        if call.stage is Stage.VISITING and (left := answer.left_at_actor):
+            collecting, handles = self.routes.collector.collect(call.place, flight.number, left)
+            flight.note_collecting(collecting, call, answer, handles)
+            return
+        flight.note_answer(call, call.answer or answer)
+        if not flight.raised:
+            self._learn_speed(call, (call.answer or answer).done)
+
+    def _learn_speed(self, call: CallInFlight, outcomes: Sequence[Done]) -> None:
+        samples = sum(self.size(task.client) for task in call.tasks)
+        if not samples:  # the server's tasks say nothing about a client's
+            return
+        seconds = sum(outcome.seconds for outcome in outcomes if outcome.client >= 0)
+        measured = seconds / samples
+        before = self.seconds_per_sample
+        self.seconds_per_sample = 0.7 * before + 0.3 * measured if before else measured
+        place = call.place
+        short = place.note_duration(seconds)
+        if short and place.line is None and self.pool.is_here(place):
+            self.routes.sockets.lay_line(place)
+
+    # -- updates -----------------------------------------------------------------------------------
 
     def forget(self, number: int) -> None:
-        self.early.pop(number, None)
-        self.where.pop(number, None)
-        self.on_pages.pop(number, None)
-        for place in self.pool:
-            place.freed.append(number)
+        self.flights.pop(number, None)
+        self.pool.forget(number)
 
-    def holders(
-        self, number: int, clients: Sequence[ClientId]
-    ) -> dict[int, list[ClientId]] | list[ClientId]:
-        """Which place holds whose update; or the clients whose update died with its actor."""
-        groups: dict[tuple[int, int], list[ClientId]] = defaultdict(list)
-        where = self.where[number]
-        for client in clients:
-            groups[where[client]].append(client)
-        # A place whose actor was replaced has nothing of what the one before it held.
-        alive = {(place, self.pool[place].generation) for place, _ in groups}
-        lost = [client for lies, held in groups.items() if lies not in alive for client in held]
-        return sorted(lost) or {place: held for (place, _), held in groups.items()}
-
-    def bury_the_dead(self) -> int:
-        """Replace every actor that no longer answers; how many there were."""
-        dead = 0
-        for place in self._present():
-            # An error does not say whose it is, so everybody is asked.
+    def reduce(self, mean: Mean) -> Ref:
+        while True:
+            self._make_lost_again(mean.weights, mean.maps)
             try:
-                ray.get(self.pool[place].actor.hello.remote())
-            except DEATHS as error:
-                self._replace(place, error)
-                dead += 1
-        return dead
+                with self.clock.running("reduce"):
+                    return Ref(self.reduction.run(self._find_parts(mean)), nbytes=mean.nbytes)
+            except PlaceDied:
+                self.pool.bury_the_dead()
 
-    def in_one_memory(self, places: Iterable[int]) -> bool:
-        """Whether these actors, and this process, see each other's pages."""
-        return self.shares_memory and all(
-            self.hellos[place]["node"] == self.node for place in places
-        )
+    def _find_parts(self, mean: Mean) -> PlacedMean:
+        """Which place holds what, and what is there of the mean by now."""
+        pages = self._find_pages(mean) if mean.nbytes >= LEAST_BYTES else {}
+        early = self._match_expectation(mean)
+        return PlacedMean(mean, self._group_by_place(mean.weights), early, pages)
 
-    def blind(self) -> None:
-        """An actor could not see another's page: because that one died, or because they never
-        will."""
-        if not self.bury_the_dead():
-            log.warning(
-                "actors of this node do not see each other's memory: large updates are sent instead"
-            )
-            self.shares_memory = False
+    def _find_pages(self, mean: Mean) -> dict[UpdateId, Page]:
+        """Of the updates that were made on one."""
+        pages: dict[UpdateId, Page] = {}
+        for update in mean.weights:
+            known = self.flights[update.number].pages.get(update.client, {})
+            if mean.key in known:
+                pages[update] = known[mean.key]
+        return pages
+
+    def _match_expectation(self, mean: Mean) -> list[Partial] | None:
+        """Sums that were made early, if they are this mean's; and a new expectation."""
+        # Named updates come in pairs with means of different weights: there is nothing to expect.
+        if mean.lone or mean.map_number is None or mean.key != "w" or mean.nbytes > INLINE_BYTES:
+            return None
+        weights = {update.client: weight for update, weight in mean.weights.items()}
+        self.expectation.learn(weights, mean.grid)
+        return self.flights[mean.map_number].early.find(weights, mean.grid)
+
+    def examine(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Inputs,
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        while True:
+            self._make_lost_again(tasks, maps)
+            calls = [
+                self._ask_to_examine(place, phase, part, shared)
+                for place, part in self._group_by_place(tasks).items()
+            ]
+            try:
+                answers: list[list[Done]] = gather_answers(calls)
+            except PlaceDied:
+                self.pool.bury_the_dead()
+                continue
+            return [outcome for part in answers for outcome in part]
+
+    def _ask_to_examine(
+        self, place: Place, phase: Phase, tasks: Mapping[UpdateId, Task], shared: Inputs
+    ) -> ObjectRef:
+        packed, remote = Call(NO_MAP, phase, list(tasks.values()), shared).packed
+        references = [handle.reference for handle in remote]
+        return place.actor.examine.remote(packed, list(tasks), *references)
+
+    def _group_by_place(
+        self, wanted: Mapping[UpdateId, Wanted]
+    ) -> dict[Place, dict[UpdateId, Wanted]]:
+        """What is wanted of updates, by where these lie."""
+        groups: dict[Place, dict[UpdateId, Wanted]] = defaultdict(dict)
+        for update, what in wanted.items():
+            groups[self._place_of(update)][update] = what
+        return groups
+
+    def _place_of(self, update: UpdateId) -> Place:
+        return self.flights[update.number].where[update.client]
+
+    def _make_lost_again(
+        self, updates: Iterable[UpdateId], maps: Mapping[int, FinishedMap]
+    ) -> None:
+        """Compute those updates once more whose actor was replaced since."""
+        while lost := [one for one in updates if not self.pool.lives(self._place_of(one))]:
+            number = lost[0].number
+            made, flight = maps[number], self.flights[number]
+            clients = sorted(update.client for update in lost if update.number == number)
+            # A link of a chain is made of those before it.
+            tasks = made.tasks if flight.chain else {c: made.tasks[c] for c in clients}
+            done, _ = self.execute(number, made.phase, tasks, made.shared, flight.chain)
+            self.refuse_errors(done.values())
 
 
 class RayErrand(Errand):
-    """Tasks dealt to all places at once, ahead of whatever the next round brings them; no actor
-    waits for another."""
+    """Tasks dealt to all places ahead of whatever the next round brings them; no actor waits for
+    another."""
 
-    def __init__(
-        self,
-        fleet: RayFleet,
-        number: int,
-        phase: Phase,
-        tasks: list[Task],
-        shared: Mapping[str, Any],
-        then: Then,
-    ) -> None:
-        self.fleet, self.number, self.phase, self.shared, self.then = (
-            fleet,
-            number,
-            phase,
-            shared,
-            then,
-        )
-        self.calls: dict[Any, Call] = {}
-        self.done: dict[ClientId, Done] = {}
-        self.lives = {task.client: LIVES_OF_A_TASK for task in tasks}
-        places = fleet._present()
-        for start, place in enumerate(places[: len(tasks)]):
-            self._send(fleet._call(place, tasks[start :: len(places)]))
+    def __init__(self, fleet: RayFleet, flight: MapInFlight, when_done: WhenDone) -> None:
+        self.fleet, self.flight, self.when_done = fleet, flight, when_done
 
-    def _send(self, call: Call) -> None:
-        reference = self.fleet._run(
-            call.place, self.number, self.phase, call.batch, self.shared, errand=True
-        )
-        self.calls[reference] = call
-        self.fleet.errands[reference] = self
-        self.fleet.keepers.send()
-
-    def answered(self, reference: Any) -> None:
-        """Take what one call answered; the last one ends the errand."""
-        call = self.calls.pop(reference)
-        del self.fleet.errands[reference]
-        answer = self.fleet._answer(reference, call, self.lives)
-        if answer is None:
-            self._send(self.fleet._call(self.fleet._present()[0], call.batch))
-            return
-        self.done |= {outcome.client: outcome for outcome in answer.done}
-        if not self.calls:
-            self.fleet.tell(self.then, self.done.values())
+    def go_on(self) -> None:
+        """Hand out what a dead actor left undone; the last answer ends the errand."""
+        if self.flight.plan:
+            self.fleet._hand_out(self.flight)
+        if not self.flight.open:
+            self.fleet.errands.remove(self)
+            self.fleet.end_errand(self.when_done, self.flight.done.values())
 
     def wait(self) -> None:
-        while self.calls:
-            self.answered(self.fleet.keepers.ready(list(self.calls))[0])
+        while self in self.fleet.errands:
+            self.fleet._hand_out(self.flight)
+            self.fleet._take_first(self.flight)

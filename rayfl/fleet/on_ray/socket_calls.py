@@ -10,6 +10,7 @@ while they wait, which takes a processor from those that train.) It carries valu
 from __future__ import annotations
 
 import hmac
+import logging
 import pickle
 import secrets
 import select
@@ -22,103 +23,111 @@ import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayActorError
+from ray.actor import ActorHandle
+
+from rayfl.fleet.on_ray.calls import Answer, Call
+from rayfl.fleet.on_ray.ray_calls import gather_answers
+from rayfl.fleet.on_ray.transport import CallFailed, Pending, PlaceDied
+
+if TYPE_CHECKING:
+    from rayfl.fleet.on_ray.pool import Place
+
+log = logging.getLogger("rayfl")
 
 LINE_ENDS = (EOFError, ConnectionError)
-DEATHS = (RayActorError, ActorDiedError, ActorUnavailableError, OutOfMemoryError, *LINE_ENDS)
-"""How it shows that an actor is gone."""
-
 HEADER = struct.Struct("!Q")
 KEY_BYTES = 16
 SHORT_SECONDS = 0.05
 SHORT_CALLS = 3  # in a row, of one actor; then it gets a line
 
 
-class LineError(Exception):
-    """What an actor's method raised at the other end, as text."""
+class SocketLine:
+    """Calls of one method of an actor's, one at a time."""
 
-
-class Line:
-    """Calls of one method, one at a time."""
-
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: ActorHandle) -> None:
         key = secrets.token_bytes(KEY_BYTES)
-        address = ray.get(actor.listen.remote(key))
+        (address,) = gather_answers([actor.listen.remote(key)])
         self.socket = socket.socket(socket.AF_UNIX)
         # Whoever drops a line hangs up.
         weakref.finalize(self, self.socket.close)
-        self.socket.connect(address)
-        self.socket.sendall(key)
+        try:
+            self.socket.connect(address)
+            self.socket.sendall(key)
+        except OSError as error:
+            raise PlaceDied.shown_by(error) from None
         self.owes = False
 
-    def call(self, *arguments: Any) -> Spoken:
+    def call(self, arguments: Sequence[object]) -> SocketAnswer:
         """Whoever waited for the last answer may have given up; it is not to be taken for this
         one's."""
+        # A line that has ended says so when the answer is taken.
         with suppress(*LINE_ENDS):
             if self.owes:
                 self.hear()
-            send(self.socket, ray.cloudpickle.dumps(arguments))
+            send_message(self.socket, ray.cloudpickle.dumps(arguments))
         self.owes = True
-        return Spoken(self)
+        return SocketAnswer(self)
 
-    def hear(self) -> tuple[bool, Any]:
+    def hear(self) -> tuple[bool, object]:
         """The next answer, and whether it is one."""
-        answer: tuple[bool, Any] = receive(self.socket)
+        well, answer = cast("tuple[bool, object]", receive_message(self.socket))
         self.owes = False
-        return answer
+        return well, answer
 
     def close(self) -> None:
         """Hang up: the thread at the other end is done."""
         self.socket.close()
 
 
-@dataclass(frozen=True, eq=False)
-class Spoken:
-    """A call on a line that waits to be answered. That the actor is dead shows in `get`, as it does
-    in `ray.get`."""
+class SocketAnswer(Pending[Answer]):
+    """What will be heard on a line."""
 
-    line: Line
+    def __init__(self, line: SocketLine) -> None:
+        self.line = line
 
-    def get(self) -> Any:
-        well, value = self.line.hear()
+    def take(self) -> Answer:
+        try:
+            well, found = self.line.hear()
+        except LINE_ENDS as error:
+            raise PlaceDied.shown_by(error) from None
         if not well:
-            raise LineError(value)
-        return value
+            raise CallFailed(found)
+        return cast(Answer, found)
 
 
-def unwind(error: BaseException) -> None:
-    """Let go of the calls that an error came through, once it is dealt with.
+class SocketCalls:
+    """A transport for places that have a line."""
 
-    A call of Ray's still refers to the error that it raised, and so the two of them, the round
-    around them, and all updates of that round, would stay until Python looks for garbage."""
-    error.__traceback__ = None
+    def post(self, place: Place, call: Call) -> SocketAnswer:
+        assert place.line is not None
+        packed, _ = call.packed
+        return place.line.call([packed])
+
+    def lay_line(self, place: Place) -> None:
+        """Give a place its line."""
+        try:
+            place.line = SocketLine(place.actor)
+        except PlaceDied:
+            log.debug("an actor died while a line was laid to it: its next call will tell")
 
 
-def taken(reference: Any) -> Any:
-    """What a call answered, by whichever way it went."""
-    return reference.get() if isinstance(reference, Spoken) else ray.get(reference)
-
-
-def first_of(references: Sequence[Any]) -> Any:
-    """The next call to take an answer from; short ones first, which are the ones on lines."""
-    spoken = {
-        reference.line.socket.fileno(): reference
-        for reference in references
-        if isinstance(reference, Spoken)
-    }
-    if not spoken:
-        return ray.wait(list(references), num_returns=1)[0][0]
+def wait_for_socket(answers: Sequence[SocketAnswer]) -> SocketAnswer:
+    """The next one that can be heard."""
+    lines = {answer.line.socket.fileno(): answer for answer in answers}
     ears = select.poll()
-    for line in spoken:
+    for line in lines:
         ears.register(line, select.POLLIN)
-    return spoken[ears.poll()[0][0]]
+    (first, _), *_ = ears.poll()
+    return lines[first]
 
 
-def answered(method: Callable[..., Any], key: bytes) -> str:
+# -- the far end -----------------------------------------------------------------------------------
+
+
+def serve_method(method: Callable[..., object], key: bytes) -> str:
     """The address of a line's far end; a thread calls `method` there, until the near end hangs
     up."""
     folder = tempfile.mkdtemp(prefix="rayfl-")  # nobody else may enter it
@@ -133,16 +142,17 @@ def answered(method: Callable[..., Any], key: bytes) -> str:
         # Two ends that have met need no name, and so nothing stays behind, however they end.
         shutil.rmtree(folder, ignore_errors=True)
         with line, suppress(*LINE_ENDS):
-            if not hmac.compare_digest(exactly(line, KEY_BYTES), key):
+            if not hmac.compare_digest(receive_exactly(line, KEY_BYTES), key):
                 return
             while True:
-                send(line, packed(attempt(method, receive(line))))
+                arguments = cast("Sequence[object]", receive_message(line))
+                send_message(line, pickle_answer(attempt_call(method, arguments)))
 
     threading.Thread(target=attend, name="line", daemon=True).start()
     return address
 
 
-def attempt(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[bool, Any]:
+def attempt_call(method: Callable[..., object], arguments: Sequence[object]) -> tuple[bool, object]:
     """Whether it went well, and what came of it."""
     try:
         return True, method(*arguments)
@@ -150,7 +160,7 @@ def attempt(method: Callable[..., Any], arguments: Sequence[Any]) -> tuple[bool,
         return False, traceback.format_exc()
 
 
-def packed(value: Any) -> bytes:
+def pickle_answer(value: object) -> bytes:
     """An answer as bytes; Ray's pickler, which knows what a notebook defines, takes twice as
     long."""
     try:
@@ -159,17 +169,20 @@ def packed(value: Any) -> bytes:
         return bytes(ray.cloudpickle.dumps(value))
 
 
-def send(line: socket.socket, message: bytes) -> None:
+# -- the wire --------------------------------------------------------------------------------------
+
+
+def send_message(line: socket.socket, message: bytes) -> None:
     """In one go: whoever waits wakes up once."""
     line.sendall(HEADER.pack(len(message)) + message)
 
 
-def receive(line: socket.socket) -> Any:
-    (size,) = HEADER.unpack(exactly(line, HEADER.size))
-    return pickle.loads(exactly(line, size))
+def receive_message(line: socket.socket) -> object:
+    (size,) = HEADER.unpack(receive_exactly(line, HEADER.size))
+    return pickle.loads(receive_exactly(line, size))
 
 
-def exactly(line: socket.socket, size: int) -> bytearray:
+def receive_exactly(line: socket.socket, size: int) -> bytearray:
     """So many bytes, or an EOFError."""
     found = bytearray(size)
     view = memoryview(found)

@@ -9,16 +9,18 @@ show. The grids depend only on a bound of the whole sum, known beforehand."""
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Summand = TypeVar("Summand")
+"""What names a vector, and its weight, in a sum."""
+
 # Few enough numbers to stay in a core's caches and, eight rows of them, below what a BLAS deals out
 # to several threads; enough that calls of numpy do not show.
-Key = TypeVar("Key", bound=Hashable)
 CHUNK = 7 << 13
 FEW = (
     1 / 64
@@ -109,11 +111,11 @@ class Partial:
 
 
 def partial_sum(
-    vectors: Mapping[Key, NDArray[np.float32]], weights: Mapping[Key, float], grid: Grid
+    vectors: Mapping[Summand, NDArray[np.float32]], weights: Mapping[Summand, float], grid: Grid
 ) -> Partial:
     """The sum of `weights[c] * vectors[c]`; partial sums add up exactly."""
     total = Partial(np.empty(len(next(iter(vectors.values())))))
-    for chunk, coarse, fine in sums(vectors, weights, grid):
+    for chunk, coarse, fine in iterate_chunks(vectors, weights, grid):
         total.coarse[chunk] = coarse
         if fine is not None:
             total.fine[chunk.start] = fine
@@ -121,23 +123,23 @@ def partial_sum(
 
 
 def whole_sum(
-    vectors: Mapping[Key, NDArray[np.float32]],
-    weights: Mapping[Key, float],
+    vectors: Mapping[Summand, NDArray[np.float32]],
+    weights: Mapping[Summand, float],
     grid: Grid,
     total_weight: float,
     mean: NDArray[np.float32],
 ) -> None:
-    """The mean of all there are, into `mean`: what `finish` makes of their partial sum, which never
-    exists."""
-    for chunk, total, fine in sums(vectors, weights, grid):
+    """The mean of all there are, into `mean`: what `finish_mean` makes of their partial sum, which
+    never exists."""
+    for chunk, total, fine in iterate_chunks(vectors, weights, grid):
         if fine is not None:
             total += fine
         total /= total_weight
         mean[chunk] = total
 
 
-def sums(
-    vectors: Mapping[Key, NDArray[np.float32]], weights: Mapping[Key, float], grid: Grid
+def iterate_chunks(
+    vectors: Mapping[Summand, NDArray[np.float32]], weights: Mapping[Summand, float], grid: Grid
 ) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64] | None]]:
     """Chunk by chunk, the coarse sum, in memory that the next chunk uses again, and the fine one if
     there is any."""
@@ -154,16 +156,18 @@ def sums(
     for start in range(0, size, CHUNK):
         chunk = slice(start, min(start + CHUNK, size))
         spare = scratch[:, : chunk.stop - start]
-        odd = None if hopeless else add_plainly(terms, chunk, rows[:, : chunk.stop - start], *spare)
+        odd = (
+            None if hopeless else _add_plainly(terms, chunk, rows[:, : chunk.stop - start], *spare)
+        )
         if odd is None:
             coarse, fine = add_up(terms, chunk, grid, *spare)
             coarse -= grid.coarse
             yield chunk, coarse, fine
         else:
-            yield chunk, spare[0], add_odd(terms, odd, chunk, grid, spare[0])
+            yield chunk, spare[0], _add_odd(terms, odd, chunk, grid, spare[0])
 
 
-def add_plainly(
+def _add_plainly(
     terms: Sequence[Term],
     chunk: slice,
     rows: NDArray[np.float64],
@@ -195,7 +199,7 @@ def add_plainly(
     return odd
 
 
-def add_odd(
+def _add_odd(
     terms: Sequence[Term],
     odd: Sequence[NDArray[np.int64]],
     chunk: slice,
@@ -246,7 +250,7 @@ def add_up(
     return held, fine
 
 
-def merged(partials: Sequence[Partial]) -> Partial:
+def merge_partials(partials: Sequence[Partial]) -> Partial:
     """Partial sums as one."""
     total = Partial(np.array(partials[0].coarse), dict(partials[0].fine))
     for part in partials[1:]:
@@ -256,7 +260,7 @@ def merged(partials: Sequence[Partial]) -> Partial:
     return total
 
 
-def finish(partials: Sequence[Partial], total_weight: float) -> NDArray[np.float32]:
+def finish_mean(partials: Sequence[Partial], total_weight: float) -> NDArray[np.float32]:
     """The mean: all partial sums together, divided and rounded once."""
     size = len(partials[0].coarse)
     mean = np.empty(size, np.float32)

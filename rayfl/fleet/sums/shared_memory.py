@@ -105,8 +105,8 @@ class Pages:
         # Every view of the vector refers to this object, which the map itself would outlive.
         loan = (ctypes.c_char * (length * FLOAT_BYTES)).from_buffer(held.memory)
         vector: Vector = np.frombuffer(memoryview(loan), np.float32)
-        self.lent[address(vector)] = held.page
-        weakref.finalize(loan, self._give_back, held, address(vector)).atexit = False
+        self.lent[address_of(vector)] = held.page
+        weakref.finalize(loan, self._give_back, held, address_of(vector)).atexit = False
         return vector
 
     def _page(self, length: int) -> Held | None:
@@ -131,7 +131,7 @@ class Pages:
 
     def page_of(self, vector: Vector) -> Page | None:
         """The page that a vector fills, if it does."""
-        page = self.lent.get(address(vector))
+        page = self.lent.get(address_of(vector))
         return page if page is not None and page.length == len(vector) else None
 
 
@@ -140,5 +140,5 @@ SUPPORTED = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 SHARED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
-def address(vector: NDArray[np.float32]) -> int:
+def address_of(vector: NDArray[np.float32]) -> int:
     return cast(int, vector.__array_interface__["data"][0])

@@ -1,8 +1,8 @@
-"""The updates that lie at one place, each under the map that made it and the client whose it is."""
+"""The updates that one place holds, from the visit that made them until their map is forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,71 +11,78 @@ from rayfl.fleet.sums.exact_sums import Grid, Partial, partial_sum, whole_sum
 from rayfl.fleet.sums.shared_memory import Page, Pages
 from rayfl.protocol import ClientId, Vector
 
+NamedVectors = Mapping[str, Vector]
+
 
 class UpdateId(NamedTuple):
-    """Which update: the number of the map that made it, and the client."""
+    """An update's name in the whole fleet: the number of its map, and who made it there."""
 
     number: int
     client: ClientId
 
 
 class Updates:
-    """What one place holds until it is told to free it."""
+    """What one place holds, by map and client; a mean may be over several maps."""
 
     def __init__(self) -> None:
-        self._held: dict[UpdateId, Mapping[str, Vector]] = {}
+        self._maps: dict[int, dict[ClientId, NamedVectors]] = {}
 
-    def __len__(self) -> int:
-        return len(self._held)
+    def __iter__(self) -> Iterator[UpdateId]:
+        for number, held in self._maps.items():
+            for client in held:
+                yield UpdateId(number, client)
 
-    def keep(self, which: UpdateId, named: Mapping[str, Vector]) -> None:
-        self._held[which] = named
+    def keep(self, update: UpdateId, vectors: NamedVectors) -> None:
+        self._maps.setdefault(update.number, {})[update.client] = vectors
 
-    def named(self, which: UpdateId) -> Mapping[str, Vector]:
-        """All vectors of one update."""
-        return self._held[which]
+    def vectors(self, update: UpdateId) -> NamedVectors:
+        """All of an update, by name."""
+        return self._maps[update.number][update.client]
 
-    def vector(self, which: UpdateId, key: str) -> Vector:
-        return self._held[which][key]
+    def vector(self, update: UpdateId, key: str) -> Vector:
+        return self._maps[update.number][update.client][key]
+
+    def free(self, number: int) -> None:
+        """Drop what a map left here, if it left anything."""
+        self._maps.pop(number, None)
 
     def partial(self, key: str, weights: Mapping[UpdateId, float], grid: Grid) -> Partial:
-        """The exact sum of some of them."""
-        return partial_sum(self._vectors(key, weights), weights, grid)
+        """The sum of some updates that lie here."""
+        return partial_sum(self._summands(key, weights), weights, grid)
 
-    def whole(self, key: str, weights: Mapping[UpdateId, float], grid: Grid) -> Vector:
+    def whole(
+        self, key: str, weights: Mapping[UpdateId, float], grid: Grid, total: float
+    ) -> Vector:
         """The finished mean, where every update lies at this one place."""
-        vectors = self._vectors(key, weights)
-        mean = np.empty(len(next(iter(vectors.values()))), np.float32)
-        whole_sum(vectors, weights, grid, sum(weights.values()), mean)
+        vectors = self._summands(key, weights)
+        length = len(next(iter(vectors.values())))
+        mean = np.empty(length, np.float32)
+        whole_sum(vectors, weights, grid, total, mean)
         return mean
 
-    def _vectors(self, key: str, which: Iterable[UpdateId]) -> dict[UpdateId, Vector]:
-        return {update: self._held[update][key] for update in which}
+    def _summands(self, key: str, weights: Mapping[UpdateId, float]) -> dict[UpdateId, Vector]:
+        return {update: self.vector(update, key) for update in weights}
 
-    def pages_of(self, which: Iterable[UpdateId], pages: Pages) -> dict[ClientId, dict[str, Page]]:
-        """The pages of those updates that lie on any."""
+    def find_pages(
+        self, number: int, clients: Sequence[ClientId], pages: Pages
+    ) -> dict[ClientId, dict[str, Page]]:
+        """The pages of those updates of a map that lie on any."""
         if not pages.lent:  # as it is with small models, of which there are thousands
             return {}
+        held = self._maps.get(number, {})
         found: dict[ClientId, dict[str, Page]] = {}
-        for update in which:
-            for name, vector in self._held.get(update, {}).items():
-                page = pages.page_of(vector)
-                if page is not None:
-                    found.setdefault(update.client, {})[name] = page
+        for client in clients:
+            for name, vector in held.get(client, {}).items():
+                if (page := pages.page_of(vector)) is not None:
+                    found.setdefault(client, {})[name] = page
         return found
 
-    def page(self, which: UpdateId, key: str, pages: Pages) -> Page | None:
+    def bring_to_page(self, update: UpdateId, key: str, pages: Pages) -> Page | None:
         """The page of an update; one that lies elsewhere moves to one, if there is one left."""
-        held = self._held[which]
-        page = pages.page_of(held[key])
-        if page is not None:
+        held = self.vectors(update)
+        if (page := pages.page_of(held[key])) is not None:
             return page
         moved = pages.vector(len(held[key]))
         np.copyto(moved, held[key])
-        self._held[which] = {**held, key: moved}
+        self.keep(update, {**held, key: moved})
         return pages.page_of(moved)
-
-    def free(self, number: int) -> None:
-        """Let go of what a map left."""
-        for which in [which for which in self._held if which.number == number]:
-            del self._held[which]

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from rayfl.component import Fraction, Natural, component
 from rayfl.errors import DataError, broken
-from rayfl.learn.augment.pieces import check_batch, coins, integers, laid_out_like, per_image
+from rayfl.learn.augment.pieces import (
+    check_batch,
+    draw_integers,
+    lay_out_like,
+    shape_per_image,
+    toss_coins,
+)
 
 Mode = Literal["zero", "reflect"]
 
@@ -25,33 +31,53 @@ class CropFlip:
     """
 
     padding: Natural = 4
+    """Pixels on each side."""
     mode: Mode = "zero"
+    """What they are: black, or the mirror image."""
     flip: Fraction = 0.5
+    """How likely an image is mirrored."""
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_batch("crop_flip", x)
-        return random_flip(random_crop(x, self.padding, self.mode, generator), self.flip, generator)
+        cropped = crop_randomly(
+            x,
+            self.padding,
+            self.mode,
+            generator,
+        )
+        return flip_randomly(cropped, self.flip, generator)
 
 
-def random_crop(x: Tensor, padding: int, mode: Mode, generator: torch.Generator) -> Tensor:
+def crop_randomly(
+    x: Tensor,
+    padding: int,
+    mode: Mode,
+    generator: torch.Generator,
+) -> Tensor:
     """Each image at its own one of the (2 * padding + 1)^2 offsets, all equally likely."""
     if padding == 0 or not len(x):
         return x
     height, width = x.shape[2:]
-    top, left = (integers(len(x), generator, 2 * padding + 1).to(x.device) for _ in range(2))
-    windows = padded(x, padding, mode).unfold(2, height, 1).unfold(3, width, 1)
-    return laid_out_like(windows[torch.arange(len(x), device=x.device), :, top, left], x)
+    offsets = 2 * padding + 1
+    top = draw_integers(len(x), generator, offsets).to(x.device)
+    left = draw_integers(len(x), generator, offsets).to(x.device)
+    # Views of every window at once: only the chosen ones are copied.
+    padded = pad_images(x, padding, mode)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+    images = torch.arange(len(x), device=x.device)
+    return lay_out_like(windows[images, :, top, left], x)
 
 
-def random_flip(x: Tensor, heads: float, generator: torch.Generator) -> Tensor:
+def flip_randomly(x: Tensor, heads: float, generator: torch.Generator) -> Tensor:
     """Each image mirrored left to right with probability `heads`."""
     if heads == 0:
         return x
-    flipped = per_image(coins(len(x), generator, heads), x)
-    return laid_out_like(torch.where(flipped, x.flip(-1), x), x)
+    coins = toss_coins(len(x), generator, heads)
+    flipped = shape_per_image(coins, x)
+    return lay_out_like(torch.where(flipped, x.flip(-1), x), x)
 
 
-def padded(x: Tensor, by: int, mode: Mode) -> Tensor:
+def pad_images(x: Tensor, by: int, mode: Mode) -> Tensor:
     """Images with `by` more pixels on each side: black, or the mirror image without the border
     pixel itself."""
     if mode == "zero":
@@ -60,12 +86,14 @@ def padded(x: Tensor, by: int, mode: Mode) -> Tensor:
     if by >= min(height, width):
         rule = f"reflection pads by less than the side of an image ({height}x{width})"
         raise DataError(broken(rule, by, "Reduce padding, or choose mode: zero."))
-    return mirrored(mirrored(x, by, 2), by, 3)
+    rows = _mirror_border(x, by, 2)
+    return _mirror_border(rows, by, 3)
 
 
-def mirrored(x: Tensor, by: int, axis: int) -> Tensor:
+def _mirror_border(x: Tensor, by: int, axis: int) -> Tensor:
     """`by` more pixels on both ends of an axis; torch's own reflection does not take uint8 on every
     device."""
     side = x.shape[axis]
-    before, after = x.narrow(axis, 1, by), x.narrow(axis, side - 1 - by, by)
-    return torch.cat((before.flip(axis), x, after.flip(axis)), axis)
+    before = x.narrow(axis, 1, by).flip(axis)
+    after = x.narrow(axis, side - 1 - by, by).flip(axis)
+    return torch.cat((before, x, after), axis)

@@ -16,20 +16,22 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from rayfl.component import Count, Fraction, Positive, component
-from rayfl.learn.augment.pieces import check_batch, coins, laid_out_like, uniform
+from rayfl.learn.augment.pieces import check_batch, draw_uniform, lay_out_like, toss_coins
 
 ATTEMPTS = 10
+"""Shapes that are drawn before the centred one is taken, as in torchvision."""
 
 
-def ascending(bounds: tuple[float, float]) -> tuple[float, float]:
+def _check_ascending(bounds: tuple[float, float]) -> tuple[float, float]:
     """Refuse a range whose ends are swapped or whose lower end is 0."""
-    if not 0 < bounds[0] <= bounds[1]:
+    low, high = bounds
+    if not 0 < low <= high:
         raise ValueError(f"a range (low, high) has 0 < low <= high; got {bounds}")
     return bounds
 
 
-AreaRange = Annotated[tuple[Fraction, Fraction], AfterValidator(ascending)]
-AspectRange = Annotated[tuple[Positive, Positive], AfterValidator(ascending)]
+AreaRange = Annotated[tuple[Fraction, Fraction], AfterValidator(_check_ascending)]
+AspectRange = Annotated[tuple[Positive, Positive], AfterValidator(_check_ascending)]
 
 
 class Boxes(NamedTuple):
@@ -43,23 +45,38 @@ class Boxes(NamedTuple):
 
 @component
 class ResizeCrop:
-    """A crop of random area and aspect ratio, resized to `side` (None: the size of the images),
-    then a flip."""
+    """A crop of random area and aspect ratio, resized, then a flip."""
 
     side: Count | None = None
+    """Of the square result; null: the size of the images."""
     scale: AreaRange = (0.08, 1.0)
+    """The crop's share of the area."""
     ratio: AspectRange = (3 / 4, 4 / 3)
+    """Its width over its height."""
     flip: Fraction = 0.5
+    """How likely an image is mirrored."""
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
         check_batch("resize_crop", x)
         height, width = x.shape[2:]
-        boxes = random_boxes(len(x), (height, width), self.scale, self.ratio, generator)
-        flipped = coins(len(x), generator, self.flip)
-        return resized_crop(x, boxes, (self.side or height, self.side or width), flipped)
+        boxes = draw_boxes(
+            len(x),
+            (height, width),
+            self.scale,
+            self.ratio,
+            generator,
+        )
+        flipped = toss_coins(len(x), generator, self.flip)
+        size = (self.side or height, self.side or width)
+        return crop_and_resize(
+            x,
+            boxes,
+            size,
+            flipped,
+        )
 
 
-def random_boxes(
+def draw_boxes(
     n: int,
     size: tuple[int, int],
     scale: tuple[float, float],
@@ -69,52 +86,93 @@ def random_boxes(
     """The first of ten random shapes that fits, else the largest centred crop with an allowed
     aspect ratio."""
     full_height, full_width = size
-    area = full_height * full_width * uniform(ATTEMPTS * n, generator, *scale).view(ATTEMPTS, n)
-    aspect = (
-        uniform(ATTEMPTS * n, generator, math.log(ratio[0]), math.log(ratio[1]))
-        .view(ATTEMPTS, n)
-        .exp()
+    drawn = draw_uniform(ATTEMPTS * n, generator, *scale).view(ATTEMPTS, n)
+    area = full_height * full_width * drawn
+    logs = draw_uniform(
+        ATTEMPTS * n,
+        generator,
+        math.log(ratio[0]),
+        math.log(ratio[1]),
     )
-    width, height = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    aspect = logs.view(ATTEMPTS, n).exp()
+    width = (area * aspect).sqrt().round()
+    height = (area / aspect).sqrt().round()
     fits = (width > 0) & (width <= full_width) & (height > 0) & (height <= full_height)
     first = fits.int().argmax(0, keepdim=True)
-    height, width, fitted = (drawn.gather(0, first)[0] for drawn in (height, width, fits))
-    top = torch.floor(uniform(n, generator) * (full_height - height + 1))
-    left = torch.floor(uniform(n, generator) * (full_width - width + 1))
-    drawn = Boxes(top, left, height, width)
-    return Boxes(
-        *(
-            torch.where(fitted, *pair)
-            for pair in zip(drawn, central_box(n, size, ratio, top), strict=True)
-        )
+    height = height.gather(0, first)[0]
+    width = width.gather(0, first)[0]
+    fitted = fits.gather(0, first)[0]
+    top = torch.floor(draw_uniform(n, generator) * (full_height - height + 1))
+    left = torch.floor(draw_uniform(n, generator) * (full_width - width + 1))
+    pairs = zip(
+        Boxes(
+            top,
+            left,
+            height,
+            width,
+        ),
+        _find_central_box(
+            n,
+            size,
+            ratio,
+            top,
+        ),
+        strict=True,
     )
+    return Boxes(*(torch.where(fitted, *pair) for pair in pairs))
 
 
-def central_box(n: int, size: tuple[int, int], ratio: tuple[float, float], like: Tensor) -> Boxes:
+def _find_central_box(
+    n: int,
+    size: tuple[int, int],
+    ratio: tuple[float, float],
+    like: Tensor,
+) -> Boxes:
     """The largest centred crop whose aspect ratio lies in `ratio`, `n` times."""
     full_height, full_width = size
     aspect = min(max(full_width / full_height, ratio[0]), ratio[1])
-    height, width = (
-        min(full_height, round(full_width / aspect)),
-        min(full_width, round(full_height * aspect)),
-    )
-    corner = ((full_height - height) // 2, (full_width - width) // 2)
-    return Boxes(*(like.new_full((n,), side) for side in (*corner, height, width)))
+    height = min(full_height, round(full_width / aspect))
+    width = min(full_width, round(full_height * aspect))
+    top = (full_height - height) // 2
+    left = (full_width - width) // 2
+    sides = (top, left, height, width)
+    return Boxes(*(like.new_full((n,), side) for side in sides))
 
 
-def resized_crop(x: Tensor, boxes: Boxes, size: tuple[int, int], flipped: Tensor) -> Tensor:
+def crop_and_resize(
+    x: Tensor,
+    boxes: Boxes,
+    size: tuple[int, int],
+    flipped: Tensor,
+) -> Tensor:
     """The boxes of the images at one size in float32, mirrored where `flipped`."""
     boxes = Boxes(*(side.to(x.device) for side in boxes))
-    flipped = flipped.to(x.device)
-    rows = interpolation(boxes.top, boxes.height, x.shape[2], size[0])
-    columns = interpolation(boxes.left, boxes.width, x.shape[3], size[1])
-    columns = torch.where(flipped[:, None, None], columns.flip(1), columns)
-    out = rows[:, None] @ x.float().contiguous() @ columns[:, None].mT
+    mirrored = flipped.to(x.device)[:, None, None]
+    rows = weigh_pixels(
+        boxes.top,
+        boxes.height,
+        x.shape[2],
+        size[0],
+    )
+    columns = weigh_pixels(
+        boxes.left,
+        boxes.width,
+        x.shape[3],
+        size[1],
+    )
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    pixels = x.float().contiguous()
+    out = rows[:, None] @ pixels @ columns[:, None].mT
     # rounding may leave the range of the pixels by an ulp
-    return laid_out_like(out.clamp_(0, 255), x)
+    return lay_out_like(out.clamp_(0, 255), x)
 
 
-def interpolation(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
+def weigh_pixels(
+    start: Tensor,
+    length: Tensor,
+    side: int,
+    size: int,
+) -> Tensor:
     """Weights (N, size, side) that resize the pixels [start, start + length) of an axis to `size`
     pixels."""
     stretch = length / size
@@ -122,6 +180,9 @@ def interpolation(start: Tensor, length: Tensor, side: int, size: int) -> Tensor
     centre = start[:, None] + steps * stretch[:, None]
     pixel = torch.arange(side, device=start.device)
     distance = (pixel + 0.5 - centre[:, :, None]).abs_()
-    weight = (1 - distance / stretch.clamp(min=1)[:, None, None]).clamp_(min=0)
-    weight *= ((pixel >= start[:, None]) & (pixel < (start + length)[:, None]))[:, None]
+    reach = stretch.clamp(min=1)[:, None, None]
+    weight = (1 - distance / reach).clamp_(min=0)
+    end = start + length
+    inside = (pixel >= start[:, None]) & (pixel < end[:, None])
+    weight *= inside[:, None]
     return weight.div_(weight.sum(2, keepdim=True))

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
 
 class SampleLoss(ABC):
-    """One loss a sample."""
+    """One loss a sample, from the logits and the target of this sample alone.
+
+    A place lays the batches of many clients one behind the other and calls the loss once. A loss
+    that relates samples, such as a contrastive one, is a function of the network and the batch.
+
+    >>> @component
+    ... class Hinge(SampleLoss):
+    ...     def __call__(self, logits, targets):
+    ...         own = logits.gather(1, targets[:, None])[:, 0]
+    ...         return (1 - own).clamp(min=0)
+    """
 
     @abstractmethod
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -31,7 +41,15 @@ class SampleLoss(ABC):
         """
 
     def mean(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a batch."""
+        """The loss of a batch.
+
+        Parameters
+        ----------
+        logits
+            One row a sample, float32.
+        targets
+            Labels (N,), or rows of probabilities (N, C).
+        """
         return self(logits, targets).mean()
 
 

@@ -13,11 +13,33 @@ from rayfl.learn.losses.cosine import unit
 
 
 def byol(q: Tensor, z: Tensor) -> Tensor:
-    """One loss an image; no gradient reaches `z`."""
-    return (unit(q) - unit(z.detach())).square().sum(-1)
+    """One loss an image.
+
+    Parameters
+    ----------
+    q
+        The online network's predictions, (N, d).
+    z
+        The target network's projections, (N, d); no gradient reaches them.
+    """
+    gap = unit(q) - unit(z.detach())
+    return gap.square().sum(-1)
 
 
-def byol_symmetric(q1: Tensor, q2: Tensor, z1: Tensor, z2: Tensor) -> Tensor:
+def byol_symmetric(
+    q1: Tensor,
+    q2: Tensor,
+    z1: Tensor,
+    z2: Tensor,
+) -> Tensor:
     """Prediction of each view against the projection of the other one, summed; one loss an
-    image."""
+    image.
+
+    Parameters
+    ----------
+    q1, q2
+        Predictions for the two views.
+    z1, z2
+        Projections of the two views.
+    """
     return byol(q1, z2) + byol(q2, z1)

@@ -10,7 +10,13 @@ SHORTEST = 1e-12
 
 def unit(x: Tensor) -> Tensor:
     """Rows of length 1, in float32 or better. A row shorter than 1e-12 becomes 0 and passes no
-    gradient."""
+    gradient.
+
+    Parameters
+    ----------
+    x
+        (..., d).
+    """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     long_enough = length > SHORTEST
@@ -19,6 +25,14 @@ def unit(x: Tensor) -> Tensor:
 
 
 def cosines(a: Tensor, b: Tensor) -> Tensor:
-    """The cosine of every row of `a` with every row of `b`, (len(a), len(b))."""
+    """The cosine of every row of `a` with every row of `b`, (len(a), len(b)).
+
+    Parameters
+    ----------
+    a
+        (n, d).
+    b
+        (m, d).
+    """
     with torch.autocast(a.device.type, enabled=False):
         return unit(a) @ unit(b).mT

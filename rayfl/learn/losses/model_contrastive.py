@@ -19,15 +19,31 @@ from rayfl.learn.losses.cosine import unit
 
 
 def model_contrastive(
-    z: Tensor, z_global: Tensor, z_previous: Sequence[Tensor] = (), tau: float = 0.5
+    z: Tensor,
+    z_global: Tensor,
+    z_previous: Sequence[Tensor] = (),
+    tau: float = 0.5,
 ) -> Tensor:
-    """One loss an image; exactly 0 without an earlier model. Gradient reaches `z` only."""
+    """One loss an image; exactly 0 without an earlier model.
+
+    Parameters
+    ----------
+    z
+        What the model in training makes of the images, (N, d); it alone gets a gradient.
+    z_global
+        What the received model makes of them.
+    z_previous
+        What each of the client's earlier models makes of them.
+    tau
+        The temperature.
+    """
     if not tau > 0:
-        raise ConfigError(
-            broken("the temperature of the model-contrastive loss must be positive", tau)
-        )
+        rule = "the temperature of the model-contrastive loss must be positive"
+        raise ConfigError(broken(rule, tau))
     direction = unit(z)
-    others = (unit(other.detach()) for other in (z_global, *z_previous))
-    similarity = torch.stack([(direction * other).sum(-1) for other in others], dim=-1) / tau
+    others = [unit(other.detach()) for other in (z_global, *z_previous)]
+    cosines = [(direction * other).sum(-1) for other in others]
+    similarity = torch.stack(cosines, dim=-1) / tau
+    # Cross-entropy whose right answer is the first: the global model.
     positive = torch.zeros(len(z), dtype=torch.long, device=z.device)
     return F.cross_entropy(similarity, positive, reduction="none")

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from rayfl.errors import ConfigError, DataError, broken
 from rayfl.models.feature_store import Features, chunks
-from rayfl.models.network import Shape, feature_size
+from rayfl.models.network import Shape, measure_features
 
 Pixels = NDArray[np.uint8]
 
@@ -104,7 +104,7 @@ class TorchEncoder:
     follow."""
 
     def __init__(self, kind: str, network: nn.Module, shape: Shape, sight: Sight) -> None:
-        check_statistics(kind, network)
+        _check_statistics(kind, network)
         if shape[2] not in (1, 3):
             raise ConfigError(
                 broken(f"encoder '{kind}' takes images with 1 or 3 channels", shape[2])
@@ -112,11 +112,11 @@ class TorchEncoder:
         seen = (sight.side or shape[0], sight.side or shape[1], 3)
         self.kind, self.shape, self.sight = kind, shape, sight
         self.module = Frozen(network)
-        self.dim = feature_size(self.module, seen, kind)
+        self.dim = measure_features(self.module, seen, kind)
 
     def encode(self, x: Pixels) -> Features:
         check_pixels(x, self.shape)
-        return rowwise(self._forward, x, self.dim)
+        return encode_rows(self._forward, x, self.dim)
 
     def encode_tensor(self, x: Tensor) -> Tensor:
         """Features of a batch that is normalised already, for methods that show encoder and client
@@ -149,7 +149,7 @@ class TorchEncoder:
         return features
 
 
-def rowwise(forward: Callable[[Pixels], Features], x: Pixels, dim: int) -> Features:
+def encode_rows(forward: Callable[[Pixels], Features], x: Pixels, dim: int) -> Features:
     """Encode ROWS images at a time."""
     features = np.empty((len(x), dim), np.float32)
     for part in chunks(len(x), ROWS):
@@ -165,7 +165,7 @@ def check_pixels(x: Pixels, shape: Shape) -> None:
         )
 
 
-def check_statistics(kind: str, network: nn.Module) -> None:
+def _check_statistics(kind: str, network: nn.Module) -> None:
     """Refuse normalisation by the batch: a feature would then depend on the images beside it."""
     norms = (
         part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)

@@ -11,10 +11,10 @@ from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.models.encoders.base import Sight, TorchEncoder
 from rayfl.models.network import Shape
-from rayfl.models.weights import Weights, below, load_exactly, read_weights
+from rayfl.models.weights import Weights, load_exactly, read_weights, strip_prefix
 
-HEAD_WIDTH = 64
-EPSILON = 1e-6
+_HEAD_WIDTH = 64
+_EPSILON = 1e-6
 
 
 @component
@@ -27,8 +27,8 @@ class DinoViTS16:
     prefix: str = ""
 
     def build(self, shape: Shape) -> TorchEncoder:
-        weights = below(read_weights(self.path), self.prefix, self.path)
-        network = transformer_for(weights, self.path)
+        weights = strip_prefix(read_weights(self.path), self.prefix, self.path)
+        network = _build_transformer(weights, self.path)
         load_exactly(network, weights, self.path, skip=("head.",))
         return TorchEncoder("dino_vits16", network, shape, Sight(network.side))
 
@@ -43,8 +43,8 @@ class VisionTransformer(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width))
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, patch, patch)})
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width, EPSILON)
+        self.blocks = nn.Sequential(*(TransformerBlock(width) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width, _EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.patch_embed["proj"](x).flatten(2).transpose(1, 2)
@@ -53,14 +53,14 @@ class VisionTransformer(nn.Module):
         return answer
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Self-attention, then a hidden layer four times as wide, each added to what came in."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, EPSILON)
-        self.attn = Attention(width)
-        self.norm2 = nn.LayerNorm(width, EPSILON)
+        self.norm1 = nn.LayerNorm(width, _EPSILON)
+        self.attn = SelfAttention(width)
+        self.norm2 = nn.LayerNorm(width, _EPSILON)
         self.mlp = nn.ModuleDict(
             {"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)}
         )
@@ -71,7 +71,7 @@ class Block(nn.Module):
         return attended + hidden
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     """Heads of width 64."""
 
     def __init__(self, width: int) -> None:
@@ -83,7 +83,7 @@ class Attention(nn.Module):
         count, length, width = x.shape
         parts = (
             self.qkv(x)
-            .reshape(count, length, 3, width // HEAD_WIDTH, HEAD_WIDTH)
+            .reshape(count, length, 3, width // _HEAD_WIDTH, _HEAD_WIDTH)
             .permute(2, 0, 3, 1, 4)
         )
         mixed = F.scaled_dot_product_attention(*parts.unbind(0))
@@ -91,7 +91,7 @@ class Attention(nn.Module):
         return answer
 
 
-def transformer_for(weights: Weights, where: str) -> VisionTransformer:
+def _build_transformer(weights: Weights, where: str) -> VisionTransformer:
     """An empty transformer of the size that the weights have."""
     try:
         width, patch = weights["cls_token"].shape[-1], weights["patch_embed.proj.weight"].shape[-1]
@@ -106,10 +106,10 @@ def transformer_for(weights: Weights, where: str) -> VisionTransformer:
             )
         ) from error
     depth = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
-    if width % HEAD_WIDTH:
+    if width % _HEAD_WIDTH:
         raise DataError(
             broken(
-                f"a transformer's width must divide into heads of {HEAD_WIDTH}",
+                f"a transformer's width must divide into heads of {_HEAD_WIDTH}",
                 f"{width} in {where}",
             )
         )

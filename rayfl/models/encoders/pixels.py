@@ -14,7 +14,7 @@ from rayfl.models.network import Shape
 
 
 @component
-class Pixels:
+class FlatPixels:
     """Flattened pixels in [0, 1]."""
 
     def build(self, shape: Shape) -> PixelEncoder:

@@ -9,12 +9,19 @@ from pathlib import Path
 from rayfl.component import Count, component
 from rayfl.errors import DataError, broken
 from rayfl.models.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Sight, TorchEncoder
-from rayfl.models.encoders.extras import package_folder
+from rayfl.models.encoders.extras import find_package_folder
 from rayfl.models.network import Shape
-from rayfl.models.torchvision_nets import cut
-from rayfl.models.weights import Weights, below, load_exactly, read_weights, unpack, weights_from
+from rayfl.models.torchvision_nets import cut_network
+from rayfl.models.weights import (
+    Weights,
+    find_weights,
+    load_exactly,
+    read_weight_bytes,
+    read_weights,
+    strip_prefix,
+)
 
-Triple = tuple[float, float, float]
+_Triple = tuple[float, float, float]
 
 
 @component
@@ -26,15 +33,15 @@ class StateDict:
     path: str
     prefix: str = ""
     side: Count | None = 224
-    mean: Triple = IMAGENET_MEAN
-    std: Triple = IMAGENET_STD
+    mean: _Triple = IMAGENET_MEAN
+    std: _Triple = IMAGENET_STD
 
     def build(self, shape: Shape) -> TorchEncoder:
         sight = Sight(self.side, self.mean, self.std)
-        return with_weights(
+        return _build_pretrained(
             self.network,
             self.network,
-            below(read_weights(self.path), self.prefix, self.path),
+            strip_prefix(read_weights(self.path), self.prefix, self.path),
             shape,
             sight,
         )
@@ -49,8 +56,8 @@ class ImageNetResNet18:
     side: Count | None = 224
 
     def build(self, shape: Shape) -> TorchEncoder:
-        weights = weights_from(self.weights, "resnet18")
-        return with_weights("imagenet_resnet18", "resnet18", weights, shape, Sight(self.side))
+        weights = find_weights(self.weights, "resnet18")
+        return _build_pretrained("imagenet_resnet18", "resnet18", weights, shape, Sight(self.side))
 
 
 @component
@@ -66,8 +73,8 @@ class SimCLR:
     side: Count | None = None
 
     def build(self, shape: Shape) -> TorchEncoder:
-        weights = below(read_weights(self.path), self.prefix, self.path)
-        return with_weights("simclr", "resnet50", weights, shape, Sight(self.side))
+        weights = strip_prefix(read_weights(self.path), self.prefix, self.path)
+        return _build_pretrained("simclr", "resnet50", weights, shape, Sight(self.side))
 
 
 @component
@@ -81,25 +88,33 @@ class AugNet:
     side: Count | None = 224
 
     def build(self, shape: Shape) -> TorchEncoder:
-        path = Path(self.path).expanduser() if self.path else package_folder("imgsim") / "model.pth"
-        weights = wheel_weights(path) if path.suffix == ".whl" else read_weights(path)
-        return with_weights(
-            "augnet", "resnet50", below(weights, "module.pre.", str(path)), shape, Sight(self.side)
+        path = (
+            Path(self.path).expanduser()
+            if self.path
+            else find_package_folder("imgsim") / "model.pth"
+        )
+        weights = _read_wheel_weights(path) if path.suffix == ".whl" else read_weights(path)
+        return _build_pretrained(
+            "augnet",
+            "resnet50",
+            strip_prefix(weights, "module.pre.", str(path)),
+            shape,
+            Sight(self.side),
         )
 
 
-def with_weights(
+def _build_pretrained(
     kind: str, network: str, weights: Weights, shape: Shape, sight: Sight
 ) -> TorchEncoder:
     """An encoder from a torchvision network, all of whose tensors but the head's come from
     `weights`."""
     seen = (sight.side or shape[0], sight.side or shape[1], 3)
-    built, head = cut(network, seen, classes=1)
+    built, head = cut_network(network, seen, classes=1)
     load_exactly(built.trunk, weights, f"the weights of '{kind}'", skip=(head,))
     return TorchEncoder(kind, built.trunk, shape, sight)
 
 
-def wheel_weights(wheel: Path) -> Weights:
+def _read_wheel_weights(wheel: Path) -> Weights:
     """The weight file inside a wheel, read without installing it."""
     member = "imgsim/model.pth"
     try:
@@ -109,4 +124,4 @@ def wheel_weights(wheel: Path) -> Weights:
         raise DataError(
             broken(f"a wheel of imgsim must exist and hold {member}", f"{wheel} ({error})")
         ) from error
-    return unpack(content, f"{wheel}/{member}")
+    return read_weight_bytes(content, f"{wheel}/{member}")

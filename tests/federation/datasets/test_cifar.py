@@ -18,7 +18,7 @@ from PIL import Image
 
 from rayfl.errors import DataError
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.cifar import Cifar10, Cifar100, compact
+from rayfl.federation.datasets.cifar import Cifar10, Cifar100, compact_cifar10
 from rayfl.federation.datasets.unpickle import read_pickle
 
 Writer = Callable[[Path, Images, tuple[str, ...]], None]
@@ -109,7 +109,7 @@ def test_compact_leaves_the_binary_form_alone(
 ) -> None:
     folder = tmp_path / "cifar10"
     write(folder, tiny, writer)
-    compact(Cifar10(), folder)
+    compact_cifar10(Cifar10(), folder)
     assert sorted(file.name for file in folder.iterdir()) == sorted(
         f"{name}.bin" for name in (*TRAIN, *TEST)
     )
@@ -118,13 +118,13 @@ def test_compact_leaves_the_binary_form_alone(
 
 def test_compact_invents_no_coarse_labels(tmp_path: Path, tiny: Dataset) -> None:
     write_parquet(tmp_path, tiny.train, TRAIN)
-    compact(Cifar100(), tmp_path)
+    compact_cifar10(Cifar100(), tmp_path)
     assert [file.suffix for file in tmp_path.iterdir()] == [".parquet"]
 
 
 def test_compact_does_not_touch_what_is_quick(tmp_path: Path, tiny: Dataset) -> None:
     write(tmp_path, tiny, write_pickles)
-    compact(Cifar10(), tmp_path)
+    compact_cifar10(Cifar10(), tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted((*TRAIN, *TEST))
 
 

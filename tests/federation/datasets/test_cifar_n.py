@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rayfl.errors import ConfigError, DataError
-from rayfl.federation.datasets.cifar_n import check_clean, human_labels
+from rayfl.federation.datasets.cifar_n import check_clean_labels, read_human_labels
 
 CLEAN = np.array([6, 9, 9, 4, 1])
 COLUMNS10 = {
@@ -49,7 +49,7 @@ def save(
     ],
 )
 def test_cifar10n_keys(tmp_path: Path, form: str, key: str, offset: int) -> None:
-    clean, noisy = human_labels(save(tmp_path, form, COLUMNS10), key)
+    clean, noisy = read_human_labels(save(tmp_path, form, COLUMNS10), key)
     assert clean.dtype == noisy.dtype == np.int64
     assert clean.tolist() == [6, 9, 9, 4, 1]
     assert (noisy - clean).tolist() == [offset] * 5
@@ -58,7 +58,7 @@ def test_cifar10n_keys(tmp_path: Path, form: str, key: str, offset: int) -> None
 @pytest.mark.parametrize("form", ["pt", "parquet"])
 @pytest.mark.parametrize("key", ["fine", "noisy", "noisy_label"])
 def test_cifar100n_keys(tmp_path: Path, form: str, key: str) -> None:
-    clean, noisy = human_labels(save(tmp_path, form, COLUMNS100), key)
+    clean, noisy = read_human_labels(save(tmp_path, form, COLUMNS100), key)
     assert (noisy - clean).tolist() == [60] * 5
 
 
@@ -66,14 +66,14 @@ def test_an_unknown_key_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"human labels are called worse, .* got 'worst'\. Did you mean 'worse'"
     ):
-        human_labels(tmp_path / "any.pt", "worst")
+        read_human_labels(tmp_path / "any.pt", "worst")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"need the file .*any\.pt; got no such file\. Put CIFAR-10_human\.pt"
     ):
-        human_labels(tmp_path / "any.pt", "worse")
+        read_human_labels(tmp_path / "any.pt", "worse")
 
 
 @pytest.mark.parametrize("form", ["pt", "parquet"])
@@ -81,7 +81,7 @@ def test_a_key_of_the_other_dataset_is_refused(tmp_path: Path, form: str) -> Non
     with pytest.raises(
         DataError, match="must have the labels noisy_label; got only aggre_label, clean_label"
     ):
-        human_labels(save(tmp_path, form, COLUMNS10), "fine")
+        read_human_labels(save(tmp_path, form, COLUMNS10), "fine")
 
 
 @pytest.mark.parametrize(("form", "kind"), [("pt", r"\.pt"), ("parquet", "Parquet")])
@@ -89,7 +89,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, form: str, kind: str) -> No
     file = save(tmp_path, form, COLUMNS10)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(DataError, match=f"must be a whole {kind} file"):
-        human_labels(file, "worse")
+        read_human_labels(file, "worse")
 
 
 def test_a_pt_file_with_code_in_it_is_refused(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_pt_file_with_code_in_it_is_refused(tmp_path: Path) -> None:
         DataError,
         match=r"must be a whole \.pt file of arrays; got Weights only load failed\. Fetch",
     ):
-        human_labels(file, "worse")
+        read_human_labels(file, "worse")
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_labels_of_another_kind_are_refused(
 ) -> None:
     file = save(tmp_path, "pt", COLUMNS10 | {"worse_label": wrong})
     with pytest.raises(DataError, match=r"one row of whole numbers|are equally many"):
-        human_labels(file, "worse")
+        read_human_labels(file, "worse")
 
 
 def test_equal_clean_labels_pass() -> None:
-    assert check_clean(CLEAN, CLEAN.copy()) is None  # type: ignore[func-returns-value]
+    assert check_clean_labels(CLEAN, CLEAN.copy()) is None  # type: ignore[func-returns-value]
 
 
 def test_a_mismatch_is_counted_and_placed() -> None:
@@ -123,9 +123,9 @@ def test_a_mismatch_is_counted_and_placed() -> None:
     with pytest.raises(
         DataError, match="got 2 that differ, the first at position 2: 9 where the image has 3"
     ):
-        check_clean(CLEAN, images, "human.pt")
+        check_clean_labels(CLEAN, images, "human.pt")
 
 
 def test_another_length_is_refused() -> None:
     with pytest.raises(DataError, match="must label the 4 training images; got 5 rows"):
-        check_clean(CLEAN, CLEAN[:4])
+        check_clean_labels(CLEAN, CLEAN[:4])

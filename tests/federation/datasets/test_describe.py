@@ -15,7 +15,13 @@ from rayfl.commands.data import data
 from rayfl.errors import ConfigError, DataError
 from rayfl.federation import describe_data
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.describe_data import contact_sheet, description, moments, montage, summarize
+from rayfl.federation.describe_data import (
+    contact_sheet,
+    description,
+    measure_channels,
+    paint_montage,
+    summarize_images,
+)
 
 
 def images(count: int, side: int = 3, channels: int = 1, classes: int = 4) -> Images:
@@ -33,7 +39,7 @@ def test_moments_are_those_of_the_floats(
 ) -> None:
     monkeypatch.setattr(describe_data, "_CHUNK_VALUES", chunk)
     x = rng.integers(0, 256, (50, 5, 4, channels), dtype=np.uint8)
-    mean, std = moments(x)
+    mean, std = measure_channels(x)
     floats = x / 255
     assert np.allclose(mean, floats.mean(axis=(0, 1, 2)), rtol=1e-12, atol=0)
     assert np.allclose(std, floats.std(axis=(0, 1, 2)), rtol=1e-9, atol=0)
@@ -41,17 +47,17 @@ def test_moments_are_those_of_the_floats(
 
 @pytest.mark.parametrize(("value", "mean"), [(0, 0.0), (255, 1.0)])
 def test_moments_of_one_value(value: int, mean: float) -> None:
-    found = moments(np.full((3, 2, 2, 1), value, dtype=np.uint8))
+    found = measure_channels(np.full((3, 2, 2, 1), value, dtype=np.uint8))
     assert found[0].tolist() == [mean]
     assert found[1].tolist() == [0.0]
 
 
 def test_summary_counts_classes_and_groups() -> None:
     part = images(10)
-    summary = summarize(Images(part.x, part.y, np.array([7, 7, 8, 8, 8, 9, 9, 9, 9, 9])), 5)
+    summary = summarize_images(Images(part.x, part.y, np.array([7, 7, 8, 8, 8, 9, 9, 9, 9, 9])), 5)
     assert summary.counts.tolist() == [3, 3, 2, 2, 0]
     assert (summary.size, summary.groups) == (10, 3)
-    assert summarize(part, 5).groups is None
+    assert summarize_images(part, 5).groups is None
 
 
 def test_description_in_full() -> None:
@@ -75,14 +81,14 @@ def test_description_in_full() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_montage_shows_each_class_in_its_row(channels: int) -> None:
-    sheet = montage(images(45, channels=channels), range(1, 3)).reshape(2, 4, 10, 4, 3)
+    sheet = paint_montage(images(45, channels=channels), range(1, 3)).reshape(2, 4, 10, 4, 3)
     assert sheet[0, 0, :, 0, 0].tolist() == [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
     assert sheet[1, 0, :, 0, 2].tolist() == [2, 6, 10, 14, 18, 22, 26, 30, 34, 38]
     assert (sheet[:, 3] == 255).all()
 
 
 def test_montage_leaves_white_where_images_run_out() -> None:
-    sheet = montage(images(5), range(1)).reshape(4, 10, 4, 3)
+    sheet = paint_montage(images(5), range(1)).reshape(4, 10, 4, 3)
     assert sheet[0, :, 0, 0].tolist() == [0, 4, *[255] * 8]
 
 

@@ -13,8 +13,8 @@ import pytest
 from rayfl.errors import DataError
 from rayfl.federation.datasets import DATASETS
 from rayfl.federation.datasets.folder import Folder
-from rayfl.federation.datasets.images import decode, decode_all
-from rayfl.federation.datasets.mura import PARTS, Mura
+from rayfl.federation.datasets.images import decode_image, decode_images
+from rayfl.federation.datasets.mura import BODY_PARTS, Mura
 from rayfl.federation.datasets.tiny_imagenet import TinyImageNet
 from rayfl.federation.datasets.webvision import WebVision
 
@@ -45,7 +45,7 @@ def colour(value: int, side: int = 6) -> np.ndarray[Any, np.dtype[np.uint8]]:
 def test_channels(
     tmp_path: Path, picture: Picture, pixels: Any, channels: int | None, shape: int
 ) -> None:
-    found = decode(picture(tmp_path / "a.png", pixels), channels)
+    found = decode_image(picture(tmp_path / "a.png", pixels), channels)
     assert found.shape == (6, 6, shape)
     assert (found == 7).all()
 
@@ -53,7 +53,7 @@ def test_channels(
 def test_side_scales_the_shorter_edge_and_cuts_the_middle(tmp_path: Path, picture: Picture) -> None:
     wide = np.zeros((10, 30), dtype=np.uint8)
     wide[:, 10:20] = 200
-    assert (decode(picture(tmp_path / "a.png", wide), side=5)[:, 1:-1] == 200).all()
+    assert (decode_image(picture(tmp_path / "a.png", wide), side=5)[:, 1:-1] == 200).all()
 
 
 def test_images_of_two_sizes_need_a_side(tmp_path: Path, picture: Picture) -> None:
@@ -61,13 +61,13 @@ def test_images_of_two_sizes_need_a_side(tmp_path: Path, picture: Picture) -> No
     with pytest.raises(
         DataError, match=r"one size, here \(6, 6\); got \(7, 7\) in .*b\.png\. Set `side`"
     ):
-        decode_all(files, None, None)
-    assert decode_all(files, None, 4)[:, 0, 0, 0].tolist() == [1, 2]
+        decode_images(files, None, None)
+    assert decode_images(files, None, 4)[:, 0, 0, 0].tolist() == [1, 2]
 
 
 def test_many_images_keep_their_order(tmp_path: Path, picture: Picture) -> None:
     file = [picture(tmp_path / f"{value}.png", grey(value, 2)) for value in range(256)]
-    assert decode_all(file * 3, None, None)[:, 0, 0, 0].tolist() == list(range(256)) * 3
+    assert decode_images(file * 3, None, None)[:, 0, 0, 0].tolist() == list(range(256)) * 3
 
 
 # --- class folders ---
@@ -143,7 +143,7 @@ def mura(tmp_path: Path, picture: Picture, monkeypatch: pytest.MonkeyPatch) -> P
     valid."""
     monkeypatch.setattr(Mura, "expected", ((2,) * 7, 1))
     base = tmp_path / "mura" / "MURA-v1.1"
-    for c, part in enumerate(PARTS):
+    for c, part in enumerate(BODY_PARTS):
         study = base / "train" / f"XR_{part.upper()}" / f"patient{c + 40:05}" / "study1_positive"
         picture(study / "image1.png", grey(c, 20))
         picture(study / "image2.png", grey(c, 30))
@@ -288,12 +288,18 @@ def test_webvision_counts_are_the_published_ones() -> None:
     assert WebVision.expected == (65_944, (50,) * 50)
 
 
-def test_webvision_refuses_a_strange_line(tmp_path: Path, webvision: Path) -> None:
-    (webvision / "info" / "val_filelist.txt").write_text("val1.jpg 49\nval2.jpg\n")
-    with pytest.raises(
-        DataError,
-        match=r"val_filelist\.txt must be lines of file and label; got line 2: 'val2\.jpg'",
-    ):
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("val2.jpg", "lines of file and label"),
+        ("val2.jpg 1000", r"lines whose label lies in \[0, 1000\)"),
+    ],
+)
+def test_webvision_refuses_a_strange_line(
+    tmp_path: Path, webvision: Path, line: str, rule: str
+) -> None:
+    (webvision / "info" / "val_filelist.txt").write_text(f"val1.jpg 49\n{line}\n")
+    with pytest.raises(DataError, match=rf"val_filelist\.txt must be {rule}; got line 2: '{line}'"):
         WebVision().load(tmp_path)
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rayfl.errors import DataError
 from rayfl.federation.datasets import DATASETS
-from rayfl.federation.datasets.medmnist import FACTS, Facts, MedMnist
+from rayfl.federation.datasets.medmnist import FACTS, MedMnist, ReleaseFacts
 
 SETS = sorted(FACTS)
 
@@ -35,7 +35,7 @@ def save(file: Path, side: int, channels: int, labels: int = 1, **others: Any) -
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """All sets with four and two images."""
     for name, facts in FACTS.items():
-        monkeypatch.setitem(FACTS, name, Facts(((4, 2),), facts.names))
+        monkeypatch.setitem(FACTS, name, ReleaseFacts(((4, 2),), facts.names))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -90,9 +90,13 @@ def test_either_release_of_the_organs_will_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path / "medmnist" / "organamnist.npz", 28, 1)
-    monkeypatch.setitem(FACTS, "organamnist", Facts(((5, 2), (4, 2)), FACTS["organamnist"].names))
+    monkeypatch.setitem(
+        FACTS, "organamnist", ReleaseFacts(((5, 2), (4, 2)), FACTS["organamnist"].names)
+    )
     assert len(DATASETS.build("organamnist").load(tmp_path).train) == 4
-    monkeypatch.setitem(FACTS, "organamnist", Facts(((5, 2), (6, 2)), FACTS["organamnist"].names))
+    monkeypatch.setitem(
+        FACTS, "organamnist", ReleaseFacts(((5, 2), (6, 2)), FACTS["organamnist"].names)
+    )
     with pytest.raises(DataError, match="has 5 images; got 4"):
         DATASETS.build("organamnist").load(tmp_path)
 
@@ -116,6 +120,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     [
         ({"test_labels": np.array([[object()], [1]], dtype=object)}, "allow_pickle"),
         ({"test_images": np.zeros((2, 20, 20), np.uint8)}, "where 28x28 were asked for"),
+        ({"test_labels": np.array([1, 0])}, r"labels int64 \(2,\) where whole \(n, findings\)"),
+        ({"test_labels": np.array([[1.5], [0]])}, "labels float64"),
+        (
+            {"test_labels": np.array([[0, 1], [0, 2]])},
+            r"findings lie in \[0, 2\); got 2 at row 1",
+        ),
     ],
 )
 def test_strange_content_is_refused(tmp_path: Path, others: dict[str, Any], complaint: str) -> None:

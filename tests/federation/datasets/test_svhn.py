@@ -70,8 +70,17 @@ def test_another_content_is_refused(
 
 
 @pytest.mark.usefixtures("files")
-def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
-    content = {"X": np.zeros((32, 32, 3, 3), np.uint8), "y": np.array([1, 11, 2])}
+@pytest.mark.parametrize(
+    ("label", "complaint"),
+    [
+        (11, r"labels lie in \[1, 11\); got 11 at position 1"),
+        # The digit 0 is written 10.
+        (0, r"labels lie in \[1, 11\); got 0 at position 1"),
+        (1.5, r"train_32x32\.mat: y holds whole numbers; got 1\.5 at row 1"),
+    ],
+)
+def test_a_label_out_of_range_is_refused(tmp_path: Path, label: float, complaint: str) -> None:
+    content = {"X": np.zeros((32, 32, 3, 3), np.uint8), "y": np.array([1, label, 2])}
     savemat(tmp_path / "svhn" / "train_32x32.mat", content)
-    with pytest.raises(DataError, match=r"labels lie in \[0, 10\); got 11 at position 1"):
+    with pytest.raises(DataError, match=complaint):
         Svhn().load(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from rayfl.errors import ConfigError
-from rayfl.federation.noise.pairs import CIFAR100_SUPERCLASS, flip_table
+from rayfl.federation.noise.pairs import CIFAR100_SUPERCLASS, make_flip_table
 
 from .truths import changed, confusion, corrupt, federation, server, truth_of
 
@@ -21,7 +21,7 @@ TABLES: list[tuple[Any, int]] = [
 
 @pytest.mark.parametrize(("pairs", "classes"), TABLES)
 def test_rings_are_permutations_that_return_after_a_full_turn(pairs: Any, classes: int) -> None:
-    table = flip_table(pairs, classes)
+    table = make_flip_table(pairs, classes)
     turn = 5 if pairs == "superclass_ring" else classes
     label = np.arange(classes)
     for _ in range(turn):
@@ -32,13 +32,13 @@ def test_rings_are_permutations_that_return_after_a_full_turn(pairs: Any, classe
 
 
 def test_previous_is_one_less() -> None:
-    assert flip_table("previous", 4).tolist() == [3, 0, 1, 2]
-    assert flip_table("next", 4).tolist() == [1, 2, 3, 0]
+    assert make_flip_table("previous", 4).tolist() == [3, 0, 1, 2]
+    assert make_flip_table("next", 4).tolist() == [1, 2, 3, 0]
 
 
 def test_the_superclass_ring_stays_among_the_five_of_a_superclass() -> None:
     superclass = np.array(CIFAR100_SUPERCLASS)
-    table = flip_table("superclass_ring", 100)
+    table = make_flip_table("superclass_ring", 100)
     assert np.bincount(superclass).tolist() == [5] * 20
     assert (superclass[table] == superclass).all()
     # beaver, dolphin, otter, seal, whale; and maple, oak, palm, pine, willow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rayfl.errors import DataError
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Ints
 
 from .truths import corrupt, truth_of
 
@@ -25,11 +25,11 @@ TRUTH = replace(
 def human_file(monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of human labels, whose reader is replaced."""
 
-    def human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
+    def read_human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
         return CLEAN, {"worse_label": NOISY, "out_of_range": NOISY + 1}[key]
 
     reader = ModuleType("rayfl.federation.datasets.cifar_n")
-    reader.human_labels = human_labels  # type: ignore[attr-defined]
+    reader.read_human_labels = read_human_labels  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "rayfl.federation.datasets.cifar_n", reader)
     return Path("human.pt")
 
@@ -61,7 +61,7 @@ def test_human_labels_out_of_range_are_refused(human_file: Path) -> None:
         corrupt({"name": "human", "file": human_file, "key": "out_of_range"}, TRUTH)
 
 
-def test_too_few_human_labels_are_refused(human_file: Path) -> None:
+def test_too_few_read_human_labels_are_refused(human_file: Path) -> None:
     far = replace(TRUTH, position=np.array([4, 0, 6]))
     with pytest.raises(DataError, match=r"a label for every training sample, 7 at least; got 6"):
         corrupt({"name": "human", "file": human_file, "key": "worse_label"}, far)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rayfl.federation.noise.instance import truncated_normal
+from rayfl.federation.noise.instance import draw_truncated_normal
 from rayfl.federation.views import Truth
 
 from .truths import changed, corrupt, truth_of
@@ -33,7 +33,7 @@ def test_the_realised_rate_is_the_nominal_one_inside_the_interval(rate: float) -
 def test_flip_probabilities_are_a_truncated_normal(rate: float) -> None:
     from scipy.stats import truncnorm
 
-    drawn = truncated_normal(np.full(20_000, rate), 0.1, np.random.default_rng(0))
+    drawn = draw_truncated_normal(np.full(20_000, rate), 0.1, np.random.default_rng(0))
     wanted = truncnorm(-rate / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1)
     assert drawn.min() >= 0
     assert drawn.max() <= 1

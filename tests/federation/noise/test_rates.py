@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from rayfl.errors import ConfigError
+from rayfl.federation.arrays import Floats
 from rayfl.federation.noise import NOISES, RATES
 from rayfl.federation.noise.symmetric import Symmetric
-from rayfl.federation.views import Floats
 
 
 def rates(spec: Any, clients: int, seed: int = 0) -> Floats:

@@ -7,7 +7,7 @@ import pytest
 
 from rayfl.errors import ConfigError
 from rayfl.federation.noise import RATES
-from rayfl.federation.noise.selection import floor_of
+from rayfl.federation.noise.selection import round_down
 
 from .truths import changed, confusion, corrupt, federation, server, truth_of
 
@@ -16,7 +16,7 @@ from .truths import changed, confusion, corrupt, federation, server, truth_of
     ("rate", "size", "expected"), [(0.29, 100, 29), (0.57, 100, 57), (0.3, 9, 2), (1.0, 7, 7)]
 )
 def test_a_rate_times_a_size_is_not_lost_to_rounding(rate: float, size: int, expected: int) -> None:
-    assert floor_of(np.array([rate]), np.array([size])).tolist() == [expected]
+    assert round_down(np.array([rate]), np.array([size])).tolist() == [expected]
     one_class_each = truth_of([[size, 0]])
     assert changed(
         one_class_each, corrupt({"name": "symmetric", "rate": rate}, one_class_each)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.federation.arrays import Ints
 from rayfl.federation.noise import NOISES
-from rayfl.federation.views import Corruption, Ints, Truth
+from rayfl.federation.views import Corruption, Truth
 
 Tasks = tuple[tuple[int, ...], ...]
 

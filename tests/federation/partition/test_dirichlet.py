@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError
-from rayfl.federation.partition.dealing import cut, redrawn
-from rayfl.federation.partition.dirichlet import capped
+from rayfl.federation.partition.dealing import cut_by_shares, redraw_until
+from rayfl.federation.partition.dirichlet import deal_capped
 
 from .pools import assign, held, pool_of, sizes_of
 
@@ -81,7 +81,7 @@ def test_a_minimum_out_of_reach_is_refused_with_the_best_that_was_found() -> Non
 
 def test_a_draw_that_just_reaches_the_minimum_is_taken() -> None:
     tables = iter([np.array([[1, 3]]), np.array([[2, 2]])])
-    assert redrawn(lambda: next(tables), pool_of([4], clients=2), 2).tolist() == [[2, 2]]
+    assert redraw_until(lambda: next(tables), pool_of([4], clients=2), 2).tolist() == [[2, 2]]
 
 
 @pytest.mark.parametrize("cap", [True, False])
@@ -95,13 +95,13 @@ def test_only_cap_keeps_full_clients_from_further_classes(cap: bool) -> None:
 
 def test_cap_stops_a_client_that_has_its_fair_share() -> None:
     shares = np.array([[1.0, 0.0], [0.5, 0.5]])
-    counts = capped(shares, np.array([10, 10]), np.random.default_rng(0))
+    counts = deal_capped(shares, np.array([10, 10]), np.random.default_rng(0))
     assert counts.tolist() == [[10, 0], [0, 10]]
 
 
 def test_cap_with_all_of_a_class_on_full_clients_shares_it_among_the_others() -> None:
     shares = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    counts = capped(shares, np.array([10, 10]), np.random.default_rng(0))
+    counts = deal_capped(shares, np.array([10, 10]), np.random.default_rng(0))
     assert counts.tolist() == [[10, 0, 0], [0, 5, 5]]
 
 
@@ -122,7 +122,7 @@ def test_large_alpha_is_even() -> None:
 def test_cut_gives_every_client_its_share_on_average() -> None:
     rng = np.random.default_rng(0)
     shares = np.full((4000, 50), 1 / 50)
-    counts = cut(shares, np.full(4000, 10), rng)
+    counts = cut_by_shares(shares, np.full(4000, 10), rng)
     assert (counts.sum(axis=1) == 10).all()
     assert set(np.unique(counts)) <= {0, 1}
     # each is Bernoulli(.2): five standard errors
@@ -132,7 +132,7 @@ def test_cut_gives_every_client_its_share_on_average() -> None:
 def test_cut_never_leaves_a_client_with_less_than_nothing() -> None:
     shares = np.array([0.7, 0.3 + 1e-12, 0.0, 0.0])
     for seed in range(50):
-        counts = cut(shares, 10**9, np.random.default_rng(seed))
+        counts = cut_by_shares(shares, 10**9, np.random.default_rng(seed))
         assert counts.min() >= 0
         assert counts.sum() == 10**9
 

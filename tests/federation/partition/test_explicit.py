@@ -80,6 +80,11 @@ def test_bare_arrays_and_lists_need_no_column_name(tmp_path: Path) -> None:
         ({"client": [0, -2, 0]}, r"'client' lies in \[-1, 2\); got -2 at row 1"),
         ({"client": [0, 1]}, r"a row for each of 3 samples; got 2"),
         ({"client": [0, 1.5, 1]}, r"column 'client' holds whole numbers; got 1.5 at row 1"),
+        (
+            {"client": [0, 2**64, 1]},
+            r"whole numbers in \[-2\*\*53, 2\*\*53\]; got 1.8.*e\+19 at row 1",
+        ),
+        ({"client": [0, float("inf"), 1]}, r"whole numbers in \[-2.*; got inf at row 1"),
         ({"client": [0, "x", 1]}, r"column 'client' holds whole numbers; got could not convert"),
         ({"owner": [0, 1, 1]}, r"a column 'client'; got columns \['owner'\]"),
         ({"index": [0, 3], "client": [0, 1]}, r"'index' lies in \[0, 3\); got 3 at row 1"),

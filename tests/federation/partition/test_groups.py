@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from rayfl.errors import ConfigError
-from rayfl.federation.partition.groups import majority, to_the_smallest
-from rayfl.federation.views import Ints, Pool
+from rayfl.federation.arrays import Ints
+from rayfl.federation.partition.groups import find_majorities, give_to_smallest
+from rayfl.federation.views import Pool
 
 from .pools import assign, sizes_of
 
@@ -43,7 +44,7 @@ def test_iid_groups_even_out_the_sizes() -> None:
 
 
 def test_the_smallest_client_is_next() -> None:
-    owner = to_the_smallest(np.array([100, 1, 1, 1, 1]), 2, np.random.default_rng(0))
+    owner = give_to_smallest(np.array([100, 1, 1, 1, 1]), 2, np.random.default_rng(0))
     small = [c for c in owner[1:] if c != owner[0]]
     assert len(small) >= 3
 
@@ -59,7 +60,7 @@ def test_the_smallest_client_is_next() -> None:
 def test_majority_is_the_most_frequent_class_and_of_equals_the_lowest(
     member: list[int], labels: list[int], expected: list[int]
 ) -> None:
-    assert majority(np.array(member), Pool(np.array(labels), 4, 1)).tolist() == expected
+    assert find_majorities(np.array(member), Pool(np.array(labels), 4, 1)).tolist() == expected
 
 
 def test_a_dataset_without_groups_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from rayfl.errors import ConfigError
-from rayfl.federation.views import Ints
+from rayfl.federation.arrays import Ints
 
 from .pools import SVHN, assign, held, pool_of, sizes_of
 

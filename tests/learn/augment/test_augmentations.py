@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rayfl.errors import DataError
 from rayfl.learn.augment import AUGMENTATIONS
-from rayfl.learn.augment.pieces import apply_by_choice_, coins, integers, uniform
+from rayfl.learn.augment.pieces import apply_by_choice_, draw_integers, draw_uniform, toss_coins
 
 MOVES_PIXELS: list[dict[str, Any]] = [
     {"name": "none"},
@@ -174,16 +174,16 @@ def test_impossible_settings_are_refused(spec: dict[str, Any], setting: str) -> 
 @pytest.mark.parametrize(("heads", "share"), [(0.0, 0.0), (0.3, 0.3), (1.0, 1.0)])
 def test_coins(heads: float, share: float) -> None:
     tolerance = 4 * (share * (1 - share) / 20_000) ** 0.5
-    assert coins(20_000, seeded(), heads).double().mean().item() == pytest.approx(
+    assert toss_coins(20_000, seeded(), heads).double().mean().item() == pytest.approx(
         share, abs=tolerance
     )
 
 
 def test_uniform_and_integers_cover_their_range() -> None:
-    draws = uniform(20_000, seeded(), -2.0, 6.0)
+    draws = draw_uniform(20_000, seeded(), -2.0, 6.0)
     assert -2 <= draws.min() <= draws.max() < 6
     assert draws.mean().item() == pytest.approx(2, abs=4 * 8 / (12 * 20_000) ** 0.5)
-    counts = torch.bincount(integers(20_000, seeded(), 5))
+    counts = torch.bincount(draw_integers(20_000, seeded(), 5))
     assert counts.tolist() == pytest.approx([4000] * 5, abs=4 * (20_000 * 0.2 * 0.8) ** 0.5)
 
 

@@ -35,10 +35,10 @@ def torchvisions(name: str) -> Callable[..., Any]:
 DYADIC = torch.tensor([0.0, 0.5, 0.75, 1.0, 1.25, 2.0])
 DECIMAL = torch.tensor([0.6, 0.7, 0.9, 1.1, 1.3, 1.4])
 BLENDS: list[tuple[Callable[[Tensor, Tensor], Tensor], str]] = [
-    (colour.brightness, "adjust_brightness"),
-    (colour.contrast, "adjust_contrast"),
-    (colour.saturation, "adjust_saturation"),
-    (colour.sharpness, "adjust_sharpness"),
+    (colour.change_brightness, "adjust_brightness"),
+    (colour.change_contrast, "adjust_contrast"),
+    (colour.change_saturation, "adjust_saturation"),
+    (colour.change_sharpness, "adjust_sharpness"),
 ]
 
 
@@ -81,19 +81,19 @@ def test_factor_one_leaves_every_bit(
 def test_hue(turns: list[float]) -> None:
     x, turn = photos().float(), torch.tensor(turns)
     expected = 255 * each(x / 255, turn, torchvisions("adjust_hue"))
-    torch.testing.assert_close(colour.hue(x, turn), expected, rtol=0, atol=0.01)
+    torch.testing.assert_close(colour.turn_hue(x, turn), expected, rtol=0, atol=0.01)
 
 
 def test_hue_of_grey_and_saturated_colours() -> None:
     x = torch.tensor(
         [[0.0, 0, 0], [255, 255, 255], [80, 80, 80], [255, 0, 0], [0, 255, 0], [0, 0, 255]]
     )
-    third = colour.hue(x.view(6, 3, 1, 1), torch.full((6,), 1 / 3)).view(6, 3)
+    third = colour.turn_hue(x.view(6, 3, 1, 1), torch.full((6,), 1 / 3)).view(6, 3)
     expected = torch.cat((x[:3], x[[4, 5, 3]]))
     torch.testing.assert_close(third, expected, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("change", [colour.saturation, colour.hue])
+@pytest.mark.parametrize("change", [colour.change_saturation, colour.turn_hue])
 def test_one_channel_has_no_colour(change: Callable[[Tensor, Tensor], Tensor]) -> None:
     x = photos(channels=1)
     assert torch.equal(change(x, torch.full((6,), 0.3)), x)
@@ -102,8 +102,8 @@ def test_one_channel_has_no_colour(change: Callable[[Tensor, Tensor], Tensor]) -
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_grey(dtype: torch.dtype) -> None:
     x = photos().to(dtype)
-    torch.testing.assert_close(colour.grey(x), torchvisions("rgb_to_grayscale")(x))
-    assert torch.equal(colour.grey(colour.grey(x)), colour.grey(x))
+    torch.testing.assert_close(colour.make_grey(x), torchvisions("rgb_to_grayscale")(x))
+    assert torch.equal(colour.make_grey(colour.make_grey(x)), colour.make_grey(x))
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
@@ -133,7 +133,7 @@ def odd_images() -> Tensor:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(colour.autocontrast, "autocontrast"), (colour.equalize, "equalize")],
+    [(colour.stretch_contrast, "autocontrast"), (colour.equalize, "equalize")],
     ids=["auto", "equal"],
 )
 @pytest.mark.parametrize("channels", [1, 3])
@@ -144,7 +144,14 @@ def test_histogram_operations(ours: Callable[[Tensor], Tensor], theirs: str, cha
 
 
 @pytest.mark.parametrize(
-    "change", [colour.brightness, colour.contrast, colour.saturation, colour.sharpness, colour.hue]
+    "change",
+    [
+        colour.change_brightness,
+        colour.change_contrast,
+        colour.change_saturation,
+        colour.change_sharpness,
+        colour.turn_hue,
+    ],
 )
 def test_each_image_has_its_own_amount(change: Callable[[Tensor, Tensor], Tensor]) -> None:
     x, amount = photos().float(), torch.linspace(0.05, 0.4, 6)
@@ -154,4 +161,4 @@ def test_each_image_has_its_own_amount(change: Callable[[Tensor, Tensor], Tensor
 
 def test_sharpness_leaves_tiny_images() -> None:
     x = photos()[:, :, :2, :2]
-    assert torch.equal(colour.sharpness(x, torch.full((6,), 0.3)), x)
+    assert torch.equal(colour.change_sharpness(x, torch.full((6,), 0.3)), x)

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from rayfl.learn.augment import views
-from rayfl.learn.augment.colour import grey
+from rayfl.learn.augment.colour import make_grey
 from rayfl.learn.augment.crop import CropFlip
 from rayfl.learn.augment.resize import ResizeCrop
-from rayfl.learn.augment.views import Contrastive, Weak, jitter_
+from rayfl.learn.augment.views import Contrastive, Weak, jitter_colours_
+
+CHANGES = ("change_brightness", "change_contrast", "change_saturation", "turn_hue")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -45,7 +47,7 @@ def test_share_of_grey_images(greyscale: float) -> None:
     greyed = (out == out[:, :1]).flatten(1).all(1)
     expected = pytest.approx(greyscale, abs=4 * (greyscale * (1 - greyscale) / 3000) ** 0.5)
     assert greyed.double().mean().item() == expected
-    torch.testing.assert_close(out[greyed], grey(x[greyed].float()).expand(-1, 3, -1, -1))
+    torch.testing.assert_close(out[greyed], make_grey(x[greyed].float()).expand(-1, 3, -1, -1))
     assert torch.equal(out[~greyed], x[~greyed].float())
 
 
@@ -66,11 +68,11 @@ def test_colours_change_after_the_crop(jitter: float) -> None:
 
 
 def test_each_image_draws_its_own_order_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for digit, name in enumerate(("brightness", "contrast", "saturation", "hue"), start=1):
+    for digit, name in enumerate(CHANGES, start=1):
         monkeypatch.setattr(views, name, lambda x, amount, digit=digit: 10 * x + digit)
     n = 4800
     x = torch.zeros(n, 3, 1, 1)
-    jitter_(x, torch.ones(n, dtype=torch.bool), (0.4, 0.4, 0.4, 0.1), seeded())
+    jitter_colours_(x, torch.ones(n, dtype=torch.bool), (0.4, 0.4, 0.4, 0.1), seeded())
     seen, counts = torch.unique(x[:, 0].flatten().long(), return_counts=True)
     assert set(seen.tolist()) == {int("".join(order)) for order in permutations("1234")}
     assert counts.tolist() == pytest.approx([200] * 24, abs=4 * 200**0.5)
@@ -79,10 +81,10 @@ def test_each_image_draws_its_own_order_of_changes(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
-        ("brightness", 0.6, 1.4),
-        ("contrast", 0.6, 1.4),
-        ("saturation", 0.6, 1.4),
-        ("hue", -0.1, 0.1),
+        ("change_brightness", 0.6, 1.4),
+        ("change_contrast", 0.6, 1.4),
+        ("change_saturation", 0.6, 1.4),
+        ("turn_hue", -0.1, 0.1),
     ],
 )
 def test_amounts_are_uniform(
@@ -95,7 +97,7 @@ def test_amounts_are_uniform(
         return x
 
     monkeypatch.setattr(views, name, record)
-    jitter_(
+    jitter_colours_(
         torch.zeros(4000, 3, 1, 1),
         torch.ones(4000, dtype=torch.bool),
         (0.4, 0.4, 0.4, 0.1),

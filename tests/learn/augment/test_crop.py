@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import DataError
-from rayfl.learn.augment.crop import CropFlip, Mode, padded, random_crop, random_flip
+from rayfl.learn.augment.crop import CropFlip, Mode, crop_randomly, flip_randomly, pad_images
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -32,21 +32,21 @@ def test_padding_is_torchvisions(mode: Mode, name: str, by: int) -> None:
     from torchvision.transforms import functional
 
     x = torch.randint(256, (2, 3, 16, 20), generator=seeded(), dtype=torch.uint8)
-    assert torch.equal(padded(x, by, mode), functional.pad(x, [by], padding_mode=name))
+    assert torch.equal(pad_images(x, by, mode), functional.pad(x, [by], padding_mode=name))
 
 
 @pytest.mark.parametrize("mode", ["zero", "reflect"])
 def test_each_crop_is_a_window_of_the_padded_image(mode: Mode) -> None:
     x = torch.randint(256, (40, 3, 16, 16), generator=seeded(1), dtype=torch.uint8)
-    moved = offsets(random_crop(coordinates(40), 4, mode, seeded(2))).tolist()
-    wide = padded(x, 4, mode)
+    moved = offsets(crop_randomly(coordinates(40), 4, mode, seeded(2))).tolist()
+    wide = pad_images(x, 4, mode)
     expected = [wide[i, :, 4 + a : 20 + a, 4 + b : 20 + b] for i, (a, b) in enumerate(moved)]
-    assert torch.equal(random_crop(x, 4, mode, seeded(2)), torch.stack(expected))
+    assert torch.equal(crop_randomly(x, 4, mode, seeded(2)), torch.stack(expected))
 
 
 def test_offsets_are_uniform_and_independent() -> None:
     n, cells = 8100, 81
-    moved = offsets(random_crop(coordinates(n), 4, "zero", seeded(3))) + 4
+    moved = offsets(crop_randomly(coordinates(n), 4, "zero", seeded(3))) + 4
     counts = torch.bincount(9 * moved[:, 0] + moved[:, 1], minlength=cells)
     chi_square = ((counts - n / cells) ** 2 / (n / cells)).sum().item()
     # 80 degrees of freedom: mean 80, standard deviation 12.6
@@ -57,7 +57,7 @@ def test_offsets_are_uniform_and_independent() -> None:
 @pytest.mark.parametrize("heads", [0.0, 0.5, 1.0])
 def test_flip_frequency(heads: float) -> None:
     x = coordinates(4000)
-    out = random_flip(x, heads, seeded(4))
+    out = flip_randomly(x, heads, seeded(4))
     flipped = (out == x.flip(-1)).flatten(1).all(1)
     assert ((out == x).flatten(1).all(1) ^ flipped).all()
     assert flipped.double().mean().item() == pytest.approx(
@@ -67,7 +67,7 @@ def test_flip_frequency(heads: float) -> None:
 
 def test_crop_and_flip_together() -> None:
     generator, x = seeded(5), coordinates(10)
-    expected = random_flip(random_crop(x, 4, "zero", generator), 0.5, generator)
+    expected = flip_randomly(crop_randomly(x, 4, "zero", generator), 0.5, generator)
     assert torch.equal(CropFlip()(x, seeded(5)), expected)
 
 

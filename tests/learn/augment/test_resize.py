@@ -9,10 +9,10 @@ from torch import Tensor
 from rayfl.learn.augment.resize import (
     Boxes,
     ResizeCrop,
-    central_box,
-    interpolation,
-    random_boxes,
-    resized_crop,
+    _find_central_box,
+    crop_and_resize,
+    draw_boxes,
+    weigh_pixels,
 )
 
 RATIO = (3 / 4, 4 / 3)
@@ -49,25 +49,25 @@ def test_resampling_is_torchvisions(
     x = noise(1)
     expected = functional.resized_crop(x.float(), *box, list(size), antialias=True)
     expected = functional.hflip(expected) if flip else expected
-    out = resized_crop(x, boxes(box), size, torch.tensor([flip]))
+    out = crop_and_resize(x, boxes(box), size, torch.tensor([flip]))
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-3)
 
 
 def test_a_batch_resamples_each_image_by_its_own_box() -> None:
     x, flips = noise(3), torch.tensor([True, False, True])
     corners = [(0, 0, 10, 12), (5, 5, 20, 27), (31, 0, 1, 32)]
-    together = resized_crop(x, boxes(*corners), (32, 32), flips)
+    together = crop_and_resize(x, boxes(*corners), (32, 32), flips)
     for i, corner in enumerate(corners):
         torch.testing.assert_close(
             together[i : i + 1],
-            resized_crop(x[i : i + 1], boxes(corner), (32, 32), flips[i : i + 1]),
+            crop_and_resize(x[i : i + 1], boxes(corner), (32, 32), flips[i : i + 1]),
         )
 
 
 @pytest.mark.parametrize(("side", "size"), [(32, 32), (40, 32), (33, 7), (8, 30)])
 def test_weights_are_means_over_the_crop(side: int, size: int) -> None:
     start, length = torch.tensor([0.0, 3.0]), torch.tensor([float(side), 4.0])
-    weight = interpolation(start, length, side, size)
+    weight = weigh_pixels(start, length, side, size)
     torch.testing.assert_close(weight.sum(2), torch.ones(2, size))
     assert weight.min() >= 0
     assert weight[1, :, :3].abs().max() == 0
@@ -77,7 +77,7 @@ def test_weights_are_means_over_the_crop(side: int, size: int) -> None:
 @pytest.mark.parametrize("scale", [(0.2, 1.0), (0.08, 1.0), (0.5, 0.5)])
 @pytest.mark.parametrize("size", [(32, 32), (20, 48)])
 def test_boxes_lie_inside(scale: tuple[float, float], size: tuple[int, int]) -> None:
-    top, left, height, width = random_boxes(3000, size, scale, RATIO, seeded())
+    top, left, height, width = draw_boxes(3000, size, scale, RATIO, seeded())
     assert top.min() >= 0
     assert left.min() >= 0
     assert height.min() >= 1
@@ -102,7 +102,7 @@ def test_boxes_are_distributed_like_torchvisions(scale: tuple[float, float]) -> 
         theirs = torch.tensor(
             [RandomResizedCrop.get_params(x, list(scale), list(RATIO)) for _ in range(n)]
         ).double()
-    ours = torch.stack(random_boxes(n, (32, 32), scale, RATIO, seeded()), 1).double()
+    ours = torch.stack(draw_boxes(n, (32, 32), scale, RATIO, seeded()), 1).double()
     for mine, wanted in zip(moments(ours), moments(theirs), strict=True):
         difference = mine.mean(0) - wanted.mean(0)
         error = (mine.var(0) / n + wanted.var(0) / n).sqrt()
@@ -114,10 +114,12 @@ def test_shapes_that_never_fit_fall_back_to_the_centre(size: tuple[int, int]) ->
     from torchvision.transforms import RandomResizedCrop
 
     # an area four times the image never fits
-    drawn = random_boxes(3, size, (4.0, 4.0), RATIO, seeded())
+    drawn = draw_boxes(3, size, (4.0, 4.0), RATIO, seeded())
     expected = RandomResizedCrop.get_params(noise(1, *size), [4.0, 4.0], list(RATIO))
     assert torch.stack(drawn, 1).tolist() == [list(map(float, expected))] * 3
-    assert torch.equal(torch.stack(drawn), torch.stack(central_box(3, size, RATIO, drawn.top)))
+    assert torch.equal(
+        torch.stack(drawn), torch.stack(_find_central_box(3, size, RATIO, drawn.top))
+    )
 
 
 @pytest.mark.parametrize(("side", "expected"), [(None, (33, 40)), (32, (32, 32)), (64, (64, 64))])

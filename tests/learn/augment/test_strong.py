@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayfl.errors import ConfigError
+from rayfl.errors import ConfigError, DataError
 from rayfl.learn.augment import strong
 from rayfl.learn.augment.strong import (
     OPERATIONS,
     SIGNED,
     TOP,
     Strong,
-    random_cutout,
-    random_operation_,
+    apply_random_operation_,
+    cut_out_squares,
 )
 
 TORCHVISION_NAMES = {
@@ -100,7 +100,7 @@ def test_every_operation_is_equally_likely(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(strong, "OPERATIONS", marks)
     n = 14_000
     x = torch.zeros(n, 1, 1, 1)
-    random_operation_(x, 10, 10, seeded())
+    apply_random_operation_(x, 10, 10, seeded())
     counts = torch.bincount(x.flatten().long())
     assert counts.tolist() == pytest.approx([1000] * 14, abs=4 * (n * 13 / 14**2) ** 0.5)
 
@@ -115,7 +115,7 @@ def test_strengths_and_signs(monkeypatch: pytest.MonkeyPatch, least: int, most: 
 
     spies = {name: lambda x, s, name=name: record(name, x, s) for name in OPERATIONS}
     monkeypatch.setattr(strong, "OPERATIONS", spies)
-    random_operation_(torch.zeros(30_000, 1, 1, 1), least, most, seeded())
+    apply_random_operation_(torch.zeros(30_000, 1, 1, 1), least, most, seeded())
     allowed = {round(m / TOP, 5) for m in range(least, most + 1)}
     for name, strength in seen.items():
         assert {round(s, 5) for s in torch.unique(strength.abs()).tolist()} == allowed
@@ -128,7 +128,7 @@ def test_strengths_and_signs(monkeypatch: pytest.MonkeyPatch, least: int, most: 
 
 @pytest.mark.parametrize("side", [1, 8, 16, 31])
 def test_cutout_is_a_grey_square_cut_off_at_the_border(side: int) -> None:
-    cut = random_cutout(torch.zeros(3000, 1, 32, 32, dtype=torch.uint8), side, seeded())
+    cut = cut_out_squares(torch.zeros(3000, 1, 32, 32, dtype=torch.uint8), side, seeded())
     assert set(torch.unique(cut).tolist()) == {0, 127}
     heights = (cut[:, 0] == 127).any(2).sum(1)
     widths = (cut[:, 0] == 127).any(1).sum(1)
@@ -138,7 +138,7 @@ def test_cutout_is_a_grey_square_cut_off_at_the_border(side: int) -> None:
 
 
 def test_cutout_centres_are_uniform() -> None:
-    cut = random_cutout(torch.zeros(6400, 1, 8, 8), 1, seeded())
+    cut = cut_out_squares(torch.zeros(6400, 1, 8, 8), 1, seeded())
     counts = (cut == 127).sum((0, 1)).flatten()
     assert counts.sum() == 6400
     assert 30 < ((counts - 100) ** 2 / 100).sum().item() < 110
@@ -151,6 +151,30 @@ def test_only_cutout_is_left_when_the_rest_is_off(cutout: int) -> None:
     changed = (out != x).any(1).flatten(1).sum(1)
     assert changed.max() <= cutout**2
     assert bool((changed > 0).all()) == (cutout > 0)
+
+
+@pytest.mark.parametrize("side", [32, 33])
+def test_the_square_of_32_pixels_is_the_usual_one(side: int) -> None:
+    x = photos(16, side, side)
+    assert torch.equal(Strong()(x, seeded()), Strong(cutout=16)(x, seeded()))
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 20), (28, 28)])
+def test_the_square_leaves_something_of_a_small_image(shape: tuple[int, int]) -> None:
+    x = torch.zeros(400, 1, *shape, dtype=torch.uint8)
+    cut = Strong(n=0, padding=0, flip=0)(x, seeded())
+    covered = (cut == 127).flatten(1).sum(1)
+    assert covered.min() > 0
+    assert covered.max() == (min(shape) // 2) ** 2
+
+
+@pytest.mark.parametrize("cutout", [8, 16])
+def test_a_square_as_large_as_the_image_is_refused(cutout: int) -> None:
+    digits = torch.zeros(2, 1, 8, 10, dtype=torch.uint8)
+    rule = rf"strong.cutout is less than the shorter side of the images \(8\); got {cutout}. Lower"
+    with pytest.raises(DataError, match=rule):
+        Strong(cutout=cutout)(digits, seeded())
+    assert Strong(cutout=7)(digits, seeded()).shape == digits.shape
 
 
 def test_float_images_are_rounded_to_levels() -> None:

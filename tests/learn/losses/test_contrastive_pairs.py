@@ -12,9 +12,9 @@ from torch import Tensor
 from rayfl.learn.losses.contrastive_pairs import (
     Diagonal,
     Reduction,
-    confidence,
     contrastive_pairs,
     ctrr_pairs,
+    measure_pair_confidence,
 )
 from rayfl.learn.losses.cosine import cosines
 
@@ -29,7 +29,7 @@ def test_similarity_and_confidence() -> None:
         [0.8, 0.96, 0.28, 0.96, 0.8, 0.936, 0.6, 0.28, 0.96]
     )
     expected = [0.815, 0.8575, 0.22, 0.8575, 0.9038, 0.213, 0.22, 0.213, 0.54]
-    assert confidence(P).flatten().tolist() == pytest.approx(expected)
+    assert measure_pair_confidence(P).flatten().tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -209,13 +209,13 @@ def test_a_selected_pair_is_confident_on_both_sides_and_agrees() -> None:
     p = (
         6 * torch.randn(300, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     ).softmax(1)
-    first, second = (confidence(p) >= 0.8).nonzero(as_tuple=True)
+    first, second = (measure_pair_confidence(p) >= 0.8).nonzero(as_tuple=True)
     others = first != second
     assert others.sum() > 100
     assert p[first[others]].amax(1).min() >= 0.8
     assert torch.equal(p.argmax(1)[first], p.argmax(1)[second])
     differ = p.argmax(1)[:, None] != p.argmax(1)
-    assert confidence(p)[differ].max() <= 0.5
+    assert measure_pair_confidence(p)[differ].max() <= 0.5
 
 
 def test_only_the_online_side_receives_gradient() -> None:

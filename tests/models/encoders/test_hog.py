@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError
-from rayfl.models.encoders.hog import HoG, cell_histograms, grey
+from rayfl.models.encoders.hog import HoG, make_cell_histograms, to_grey
 from rayfl.models.network import Shape
 
 RGB: Shape = (32, 32, 3)
@@ -62,7 +61,7 @@ def test_a_constant_image_has_no_gradient(value: int) -> None:
 def test_a_ramp_fills_the_bin_of_its_direction(step: tuple[int, int], orientation: int) -> None:
     down, across = np.mgrid[:32, :32]
     ramp = 0.5 + (step[0] * down + step[1] * across) / 128
-    histograms = cell_histograms(ramp[None], orientations=9, cell=8)[0, 1:-1, 1:-1]
+    histograms = make_cell_histograms(ramp[None], orientations=9, cell=8)[0, 1:-1, 1:-1]
     assert histograms.shape == (2, 2, 9)
     expected = np.zeros(9)
     expected[orientation] = np.hypot(*step) * 2 / 128
@@ -71,13 +70,13 @@ def test_a_ramp_fills_the_bin_of_its_direction(step: tuple[int, int], orientatio
 
 def test_the_border_has_no_gradient_across_it() -> None:
     across = np.broadcast_to(np.arange(16) / 16, (1, 16, 16))
-    histograms = cell_histograms(across, orientations=9, cell=8)
+    histograms = make_cell_histograms(across, orientations=9, cell=8)
     np.testing.assert_allclose(histograms[0, :, :, 0], 7 / 8 * 2 / 16)
 
 
 def test_luminance_weighs_the_colours() -> None:
     pure = np.eye(3, dtype=np.uint8).reshape(3, 1, 1, 3) * 255
-    np.testing.assert_allclose(grey(pure).ravel(), [0.2125, 0.7154, 0.0721])
+    np.testing.assert_allclose(to_grey(pure).ravel(), [0.2125, 0.7154, 0.0721])
 
 
 @settings(max_examples=20, deadline=None)

@@ -145,7 +145,7 @@ def test_augnet_is_found_in_the_installed_package(
     augnet_content: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        pretrained, "package_folder", lambda name: {"imgsim": augnet_content.parent}[name]
+        pretrained, "find_package_folder", lambda name: {"imgsim": augnet_content.parent}[name]
     )
     assert AugNet(side=64).build(SHAPE).dim == 2048
 

@@ -1,0 +1,115 @@
+"""What a Ray of our own is started with: it listens to this machine alone, and to whoever has its
+token."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rayfl.errors import ResourceError, broken
+
+log = logging.getLogger("rayfl")
+
+EVERY_INTERFACE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's name for whether its processes listen to other machines; its own default on Linux: yes."""
+AUTH_MODE = "RAY_AUTH_MODE"
+AUTH_TOKEN = "RAY_AUTH_TOKEN"
+AUTH_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
+FASTER_START = {
+    # Its first try to reach the store, which it has just started, comes too early; the second one,
+    # in a second.
+    "RAY_raylet_client_connect_timeout_milliseconds": "20",
+    "RAY_raylet_client_num_connect_attempts": "500",
+}
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+def is_own(address: str | None) -> bool:
+    """Whether a Ray of our own is to be started, not one that is there to be joined."""
+    return (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """The environment of a Ray of our own, from before its start to after its end.
+
+    What a user has set stays as it is. Processes that Ray starts inherit the environment; this one
+    may have imported Ray before, which reads some of it only then, so that it is told again."""
+    wanted = {**FASTER_START, EVERY_INTERFACE: "0", **_token_settings()}
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    constants: Any = import_module("ray._private.ray_constants")
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    if EVERY_INTERFACE in added:
+        constants.ENABLE_RAY_CLUSTER = False
+    _read_environment_again()
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+        constants.ENABLE_RAY_CLUSTER = before
+        _read_environment_again()
+
+
+def refuse_other_machines() -> None:
+    """A Ray of our own that came to listen to other machines, though nobody asked for it, is not
+    used."""
+    import ray
+
+    host = str(ray.util.get_node_ip_address())
+    if host.startswith(LOOPBACK) or os.environ.get(EVERY_INTERFACE) != "0":
+        return
+    rule = "a Ray of our own listens to this machine alone"
+    remedy = f"This version of Ray ({ray.__version__}) does not: use another one, or --address."
+    raise ResourceError(broken(rule, f"one at {host}", remedy))
+
+
+def warn_of_open_door(place: str) -> None:
+    """Say so where whoever reaches a cluster may run code on it."""
+    import ray
+
+    hosts = [str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]]
+    if asks_for_token() or all(host.startswith(LOOPBACK) for host in hosts):
+        return
+    log.warning(
+        "%s asks nobody for a token: whoever reaches its ports can run code as you; "
+        "see Security in docs/cluster.md",
+        place,
+    )
+
+
+def asks_for_token() -> bool:
+    """Whether this process speaks to Ray with a token, which Ray knows since 2.52."""
+    with suppress(ImportError, AttributeError):
+        raylet: Any = import_module("ray._raylet")
+        mode = raylet.get_authentication_mode()
+        return bool(mode != raylet.AuthenticationMode.DISABLED)
+    return False
+
+
+def _token_settings() -> Mapping[str, str]:
+    """A token of this run's own, unless the user has one or wants none.
+
+    Ray would write one into the home directory; in the environment it ends with the run."""
+    if os.environ.get(AUTH_MODE, "token").lower() != "token":
+        return {}
+    if os.environ.get(AUTH_TOKEN) or os.environ.get(AUTH_TOKEN_PATH):
+        return {AUTH_MODE: "token"}
+    if (Path.home() / ".ray" / "auth_token").is_file():
+        return {AUTH_MODE: "token"}
+    return {AUTH_MODE: "token", AUTH_TOKEN: secrets.token_hex(32)}
+
+
+def _read_environment_again() -> None:
+    """Ray keeps what it has read of its settings; versions before 2.52 have no token to read."""
+    with suppress(ImportError, AttributeError):
+        raylet: Any = import_module("ray._raylet")
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -1,0 +1,126 @@
+"""A report as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rayfl.report.ranking import Agreement, measure_agreements
+from rayfl.report.slots import TableSlot
+from rayfl.report.tables import Table, build_table, explain_missing
+from rayfl.report.wording import (
+    HEADS,
+    describe_runs,
+    describe_scale,
+    explain_reading,
+    format_decimal,
+    list_texts,
+)
+from rayfl.study.result import StudyResult
+
+AGREEMENT_HEADS = (
+    "among",
+    "methods",
+    "Kendall's tau",
+    "Spearman's rho",
+    "pairs in the printed order",
+)
+
+
+def write_markdown(result: StudyResult) -> str:
+    """The whole report as text: notes, table, agreement, what is missing, commands."""
+    table = build_table(result)
+    lines = [f"# {escape_markdown(result.study.title)}", ""]
+    lines += _write_intro(result)
+    for part in table.parts():
+        # A table in one part has the report's title.
+        if part is not table:
+            lines += [f"**{escape_markdown(part.title)}**", ""]
+        lines += [*_write_table(part), ""]
+    lines.append(escape_markdown(explain_reading(table)))
+    lines += _write_agreements(result)
+    lines += _write_missing(result)
+    lines += _write_commands(result)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Text that means itself in Markdown, in a table as well."""
+    words = " ".join(text.split())
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", words)
+
+
+def _write_intro(result: StudyResult) -> Iterator[str]:
+    """Paper, notes and scale, where there are any."""
+    for text in (result.study.paper, result.study.notes, describe_scale(result)):
+        if text.strip():
+            yield from (escape_markdown(text.strip()), "")
+
+
+def _write_table(table: Table) -> Iterator[str]:
+    titles = [escape_markdown(table.column_title(column)) for column in table.columns]
+    if table.printed:
+        titles = [f"{title}: {head}" for title in titles for head in HEADS]
+    yield _write_row([*map(escape_markdown, table.row_heads()), *titles])
+    yield _write_row(["---"] * len(table.row_axes) + ["---:"] * len(titles))
+    for row in table.rows:
+        cells = [escape_markdown(title) for title in table.row_titles(row)]
+        for column in table.columns:
+            cells += _write_slot(table.slots.get((row, column)), table.width)
+        yield _write_row(cells)
+
+
+def _write_slot(slot: TableSlot | None, width: int) -> list[str]:
+    texts = list_texts(slot)[:width]
+    return [f"**{each.text}**" if each.bold else each.text for each in texts]
+
+
+def _write_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _write_agreements(result: StudyResult) -> Iterator[str]:
+    found = measure_agreements(result)
+    if not found:
+        return
+    yield from ("", "## Rank agreement with the printed figures", "")
+    yield _write_row(AGREEMENT_HEADS)
+    yield _write_row(["---", *["---:"] * (len(AGREEMENT_HEADS) - 1)])
+    yield from map(_write_agreement, found)
+
+
+def _write_agreement(found: Agreement) -> str:
+    cells = [
+        escape_markdown(found.title),
+        str(found.methods),
+        format_decimal(found.kendall),
+        format_decimal(found.spearman),
+        f"{found.concordant} of {found.pairs}",
+    ]
+    return _write_row(cells)
+
+
+def _write_missing(result: StudyResult) -> Iterator[str]:
+    lacking = explain_missing(result)
+    if not lacking:
+        return
+    yield from ("", "## Without runs", "")
+    for why, cells in lacking.items():
+        yield f"- {escape_markdown(', '.join(cells))}: {escape_markdown(why)}"
+
+
+def _write_commands(result: StudyResult) -> Iterator[str]:
+    lines: list[str] = []
+    for cell in result.cells:
+        if cell.command:
+            lines += [f"# {describe_runs(cell)}", cell.command]
+    if lines:
+        yield from ("", "## Commands", "", _fence_code("\n".join(lines)))
+
+
+def _fence_code(code: str) -> str:
+    """A block of code whose fence is longer than any inside."""
+    inside = re.findall(r"`+", code)
+    longest = max(map(len, inside), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}sh\n{code}\n{fence}"

@@ -1,0 +1,118 @@
+"""Where the rounds of a run take place: in this process, or on Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rayfl.config.schema import Config
+from rayfl.errors import ConfigError, broken
+from rayfl.federation.dataset import Dataset
+from rayfl.federation.scenario import Scenario
+from rayfl.fleet.executor import Holdings
+from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.on_ray.connection import connected
+from rayfl.run.assembly import spec_of
+from rayfl.run.engine import Engine, Outcome
+from rayfl.run.signals import Stop
+
+if TYPE_CHECKING:
+    from rayfl.fleet.on_ray.hiring import Hiring
+    from rayfl.fleet.on_ray.placement import Placement
+
+Emit = Callable[[dict[str, Any]], int]
+
+
+class RunPlace(Protocol):
+    """Takes the data in, then runs; in this order, once."""
+
+    def take_in(
+        self, dataset: Dataset, scenario: Scenario, holdings: Holdings
+    ) -> Mapping[str, str]:
+        """What the run needs of the data; the caller may drop its own. What there is to say of
+        the place."""
+
+    def run(self, engine: Engine, emit: Emit) -> Outcome:
+        """All rounds; interrupted, they leave a checkpoint."""
+
+
+@contextmanager
+def open_place(config: Config, address: str | None, stop: Stop) -> Iterator[RunPlace]:
+    """The place that a configuration asks for, with a connection to Ray where that is needed."""
+    if config.fleet == "inline":
+        yield InThisProcess(config)
+        return
+    with stop.later(), connected(address):
+        yield OnRay(config, stop)
+
+
+class InThisProcess:
+    """Client after client, in the thread that asks."""
+
+    def __init__(self, config: Config) -> None:
+        if config.device == "cuda":
+            rule = "fleet: inline runs on the CPU"
+            raise ConfigError(broken(rule, "device: cuda", "Use fleet: ray."))
+        self.config = config
+        self.fleet: InlineFleet
+
+    def take_in(
+        self, dataset: Dataset, scenario: Scenario, holdings: Holdings
+    ) -> Mapping[str, str]:
+        self.fleet = InlineFleet(spec_of(self.config, dataset, scenario, "cpu"), holdings)
+        return {}
+
+    def run(self, engine: Engine, emit: Emit) -> Outcome:
+        try:
+            return engine.run(self.fleet, emit)
+        finally:
+            self.fleet.close()
+
+
+class OnRay:
+    """Actors for clients and one for the coordinator, which this process follows."""
+
+    def __init__(self, config: Config, stop: Stop) -> None:
+        self.config = config
+        self.stop = stop
+        self.hiring: Hiring
+
+    def take_in(
+        self, dataset: Dataset, scenario: Scenario, holdings: Holdings
+    ) -> Mapping[str, str]:
+        from rayfl.fleet.on_ray.coordinator import cluster_facts, stored
+
+        placement = self._placement(dataset, scenario, holdings)
+        device = "cuda" if placement.cuda else "cpu"
+        spec = spec_of(self.config, dataset, scenario, device)
+        # From here on the arrays lie in the object store.
+        self.hiring = stored(spec, holdings, placement)
+        return {"cluster": cluster_facts(), "actors": str(placement.actors)}
+
+    def run(self, engine: Engine, emit: Emit) -> Outcome:
+        from rayfl.fleet.on_ray.coordinator import drive
+
+        outcome: Outcome = drive(engine, self.hiring, emit, self.stop.heed)
+        return outcome
+
+    def _placement(self, dataset: Dataset, scenario: Scenario, holdings: Holdings) -> Placement:
+        """What fits the cluster."""
+        from rayfl.fleet.on_ray.coordinator import placed
+        from rayfl.fleet.on_ray.gpu_probe import measured_share
+
+        config, wanted = self.config, self.config.resources
+
+        def measure_share() -> float:
+            spec = spec_of(config, dataset, scenario, "cuda")
+            return measured_share(spec, holdings, wanted.cpus_per_client)
+
+        return placed(
+            wanted.actors,
+            wanted.cpus_per_client,
+            wanted.gpus_per_client,
+            config.device,
+            config.training.cohort(config.clients),
+            measure_share,
+            wanted.keepers,
+        )

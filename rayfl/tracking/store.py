@@ -1,0 +1,68 @@
+"""The stores that journals are carried to: the sqlite file below the output folder, or an MLflow
+server."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rayfl.tracking.sqlite_store import SCHEME, path_of, prepare_store
+from rayfl.tracking.view import address
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def default_uri(output: Path) -> str:
+    """The sqlite store below the output folder."""
+    return f"{SCHEME}{output / 'mlflow.db'}"
+
+
+def quiet_client(uri: str, thorough: bool = False) -> MlflowClient:
+    """A client that gives up on a dead server in seconds, not minutes, and does not chat.
+
+    A sqlite store is made, or mended, before it is used.
+
+    Parameters
+    ----------
+    uri : str
+        The store.
+    thorough : bool
+        Read a sqlite store from end to end, to know that it is whole.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    # What it prints of a finished run is the URI, with the password that is in it.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    _silence_loggers()
+    from mlflow import MlflowClient
+
+    _silence_loggers()  # MLflow sets levels of its own when it is imported
+    path = path_of(uri)
+    if path is not None:
+        prepare_store(path, thorough)
+    return MlflowClient(tracking_uri=uri)
+
+
+def addresses(uri: str) -> dict[str, str]:
+    """The part of the UI's address that opens each experiment with the columns that tell runs
+    apart."""
+    found = quiet_client(uri).search_experiments()
+    return {
+        experiment.name: address(experiment.experiment_id)
+        for experiment in found
+        if experiment.name != "Default"
+    }
+
+
+def artifact_root(uri: str) -> str | None:
+    """Artifacts of a sqlite store lie beside it; a server knows its own place."""
+    path = path_of(uri)
+    return None if path is None else path.with_name("artifacts").as_uri()
+
+
+def _silence_loggers() -> None:
+    for name in ("alembic", "mlflow", "urllib3"):
+        logging.getLogger(name).setLevel(logging.ERROR)

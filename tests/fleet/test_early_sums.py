@@ -1,0 +1,95 @@
+"""Sums made on an expectation have the bits of those that are asked for, and are used only when
+they are those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.sums.early_sums import EarlySums, Expected, MeanExpectation
+from rayfl.fleet.sums.exact_sums import Grid, Partial
+from rayfl.protocol import SERVER, ClientId, Replies
+from tests.fleet import phases
+from tests.fleet.toys import CLIENTS
+
+GRID, OTHER = Grid.bounded(1.0, 2), Grid.bounded(64.0, 2)
+SUM = Partial(np.ones(3))
+
+
+class Sizes:
+    def size(self, client: ClientId) -> int:
+        return {0: 3, 1: 5, 2: 8}[client]
+
+
+def test_weights_by_size_are_those_of_a_mean() -> None:
+    expectation, replies = MeanExpectation(Sizes()), Replies({client: {} for client in range(3)})
+    assert expectation.weigh_by_size([2, 0, 1]) == replies.checked_weights({0: 3, 1: 5, 2: 8})
+
+
+def test_nothing_is_expected_before_a_mean_by_size_or_after_another() -> None:
+    expectation = MeanExpectation(Sizes())
+    assert expectation.expect([0, 1]) is None
+    expectation.learn(expectation.weigh_by_size([0, 1]), GRID)
+    expected = expectation.expect([0, 1, 2])
+    assert expected == Expected(expectation.weigh_by_size([0, 1, 2]), GRID)
+    assert expected.part([1]).weights == {1: expected.weights[1]}
+    expectation.learn({0: 0.5, 1: 0.5}, GRID)
+    assert expectation.expect([0, 1, 2]) is None
+
+
+@pytest.mark.parametrize("clients", [[0], [SERVER, 0], []])
+def test_nothing_is_expected_of_one_client_or_of_the_server(clients: list[ClientId]) -> None:
+    expectation = MeanExpectation(Sizes())
+    expectation.learn(expectation.weigh_by_size([0, 1]), GRID)
+    assert expectation.expect(clients) is None
+
+
+@pytest.mark.parametrize(
+    ("early", "used"),
+    [
+        (EarlySums(Expected({0: 0.5, 1: 0.25}, GRID), [SUM, SUM]), 2),
+        (EarlySums(Expected({0: 0.5, 1: 0.25}, GRID), [SUM, None]), 0),
+        (EarlySums(Expected({0: 0.5, 1: 0.25}, OTHER), [SUM]), 0),
+        (EarlySums(Expected({0: 0.5}, GRID), [SUM]), 0),
+        (EarlySums(None, [None]), 0),
+    ],
+)
+def test_sums_count_only_if_all_are_those_of_the_mean(early: EarlySums, used: int) -> None:
+    assert len(early.find({0: 0.5, 1: 0.25}, GRID) or []) == used
+
+
+def test_nothing_is_expected_of_updates_that_are_made_again() -> None:
+    early = EarlySums(Expected({0: 0.5, 1: 0.25}, GRID), [SUM])
+    assert early.expect_of([1]) == Expected({1: 0.25}, GRID)
+    early.complete = True
+    early.add(SUM)
+    assert early.expect_of([1]) is None
+    assert early.made == [SUM]
+
+
+def test_a_mean_that_was_expected_has_the_same_bits(
+    on_ray: BaseFleet, here: BaseFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(on_ray, RayFleet)
+    models = {client: [0.1 * client + 0.3, -1.7] for client in CLIENTS}
+    sizes = {client: float(on_ray.size(client)) for client in CLIENTS}
+    equal = dict.fromkeys(CLIENTS, 1.0)
+    met = []
+    find = EarlySums.find
+
+    def noted(self: EarlySums, *mean: Any) -> Any:
+        found = find(self, *mean)
+        met.append(found is not None)
+        return found
+
+    monkeypatch.setattr(EarlySums, "find", noted)
+    for weights in (sizes, sizes, equal, sizes, sizes):
+        there, near = (fleet.map(phases.leave, CLIENTS, models=models) for fleet in (on_ray, here))
+        assert on_ray.get(there.mean(weights)).tobytes() == here.get(near.mean(weights)).tobytes()
+    # The first has nothing to go by; the third was expected by size, after which nothing is
+    # expected until the fourth.
+    assert met == [False, True, False, False, True]

@@ -1,0 +1,264 @@
+"""Standing lines: laid to actors with short calls, they change nothing but time, and a death shows
+on them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from rayfl.errors import PhaseError
+from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.on_ray.socket_calls import (
+    KEY_BYTES,
+    SHORT_CALLS,
+    SocketLine,
+    receive_message,
+    send_message,
+    serve_method,
+)
+from rayfl.fleet.on_ray.transport import CallFailed, PlaceDied
+from rayfl.fleet.on_ray.values import INLINE_BYTES
+from rayfl.protocol import Ref
+from tests.fleet import phases
+from tests.fleet.toys import CLIENTS, SIZES, ray_fleet
+
+WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
+
+
+@pytest.fixture
+def lined(cluster: None) -> Iterator[RayFleet]:
+    """A pool whose actors have had enough short calls."""
+    fleet: RayFleet = ray_fleet(2)
+    lay_lines(fleet)
+    fleet.costs.take()
+    yield fleet
+    fleet.close()
+
+
+def lay_lines(fleet: RayFleet) -> None:
+    """Short calls, until there were enough in a row: on a busy machine some take long."""
+    for _ in range(20 * SHORT_CALLS):
+        if all(place.line is not None for place in fleet.pool):
+            return
+        fleet.map(phases.describe, CLIENTS)
+    raise AssertionError("no lines after so many short calls")
+
+
+@pytest.fixture
+def by_call(lined: RayFleet, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was sent to actors by calls of Ray's in spite of the lines."""
+    sent: list[Any] = []
+    for place in lined.pool:
+        monkeypatch.setattr(place, "actor", Overheard(place.actor, sent))
+    return sent
+
+
+class Overheard:
+    """An actor whose `run` is noted."""
+
+    def __init__(self, actor: Any, sent: list[Any]) -> None:
+        self.actor, self.sent = actor, sent
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "run":
+            self.sent.append(self.actor)
+        return getattr(self.actor, name)
+
+
+def means(fleet: BaseFleet, rounds: int = 4) -> list[bytes]:
+    """Some rounds whose model travels with the calls."""
+    model, found = fleet.put(np.zeros(10, np.float32)), []
+    for fleet.round in range(rounds):
+        got = fleet.map(phases.train_a_bit, CLIENTS, w=model)
+        model = got.mean(WEIGHTS)
+        found.append(fleet.get(model).tobytes())
+    return found
+
+
+def test_rounds_on_lines_have_the_same_bits_and_costs(lined: RayFleet, here: BaseFleet) -> None:
+    assert means(lined) == means(here)
+    assert lined.costs.take() == here.costs.take()
+
+
+def test_a_small_model_goes_by_line_and_a_large_one_by_reference(
+    lined: RayFleet, by_call: list[Any]
+) -> None:
+    got = lined.map(phases.update, CLIENTS)
+    small = got.mean(WEIGHTS)
+    by_call.clear()
+    lined.map(phases.train_a_bit, CLIENTS, w=small)
+    assert by_call == []
+    lined.map(phases.train_a_bit, CLIENTS, w=np.zeros(INLINE_BYTES, np.float32))
+    assert len(by_call) == len(lined.pool)
+
+
+def test_an_actor_whose_calls_have_become_long_is_called(
+    lined: RayFleet, here: BaseFleet, by_call: list[Any]
+) -> None:
+    for place in lined.pool:
+        place.short_calls = 0
+    lined.map(phases.describe, CLIENTS)
+    assert len(by_call) == len(lined.pool)
+    assert means(lined) == means(here)
+
+
+def test_states_outlive_a_visit_on_a_line(lined: RayFleet) -> None:
+    lined.map(phases.leave, CLIENTS, models={client: [1.0] for client in CLIENTS})
+    ref = lined.state(3, "seen")
+    assert isinstance(ref, Ref)
+    assert lined.get(ref).tolist() == [1.0]
+
+
+def test_an_errand_goes_on_beside_a_line(lined: RayFleet, here: BaseFleet) -> None:
+    told: list[Any] = []
+    errand = lined.start_errand(
+        phases.draw, {-1: {}, -2: {}}, lambda reports, _: told.append(dict(reports))
+    )
+    assert means(lined, 1) == means(here, 1)
+    errand.wait()
+    expected: list[Any] = []
+    here.round = lined.round
+    here.start_errand(
+        phases.draw, {-1: {}, -2: {}}, lambda reports, _: expected.append(dict(reports))
+    )
+    assert told == expected
+
+
+@pytest.mark.parametrize("victims", [[0], [0, 1]])
+def test_actors_that_died_with_a_line_are_replaced(
+    lined: RayFleet, here: BaseFleet, victims: list[int]
+) -> None:
+    before = [place.greeting["pid"] for place in lined.pool]
+    for victim in victims:
+        os.kill(before[victim], signal.SIGKILL)
+    assert means(lined) == means(here)
+    assert [place.generation for place in lined.pool] == [int(place in victims) for place in (0, 1)]
+
+
+def test_a_death_during_a_call_on_a_line(lined: RayFleet, here: BaseFleet, tmp_path: Path) -> None:
+    marker = tmp_path / "died"
+    got = lined.map(phases.die_once, CLIENTS, victim=4, marker=str(marker))
+    assert marker.exists()
+    want = here.map(phases.update, CLIENTS)
+    assert lined.get(got.mean(WEIGHTS)).tobytes() == here.get(want.mean(WEIGHTS)).tobytes()
+
+
+def test_what_a_method_raises_is_told_and_the_line_stands(lined: RayFleet) -> None:
+    line = lined.pool[0].line
+    assert line is not None
+    with pytest.raises(CallFailed, match="TypeError"):
+        line.call(["not", "enough"]).take()
+    assert len(lined.map(phases.describe, CLIENTS)) == len(CLIENTS)
+
+
+@pytest.mark.parametrize("on", [CLIENTS[0], CLIENTS[-1]])
+def test_an_answer_that_nobody_waited_for_is_not_the_next_ones(
+    lined: RayFleet, here: BaseFleet, on: int
+) -> None:
+    with pytest.raises(PhaseError, match="what went wrong here"):
+        lined.map(phases.fail_early, CLIENTS, on=on, seconds=0.02)
+    assert means(lined) == means(here)
+
+
+def test_a_line_that_breaks_with_an_answer_on_it_is_not_the_next_calls_trouble(
+    lined: RayFleet, here: BaseFleet
+) -> None:
+    for place in lined.pool:
+        assert place.line is not None
+        place.line.call(["not", "enough"])
+    os.kill(lined.pool[0].greeting["pid"], signal.SIGKILL)
+    assert means(lined) == means(here)
+
+
+def test_a_closed_fleet_hangs_up(cluster: None) -> None:
+    fleet = ray_fleet(1)
+    lay_lines(fleet)
+    line = fleet.pool[0].line
+    fleet.close()
+    assert line.socket.fileno() == -1
+
+
+def test_a_line_that_is_dropped_hangs_up(lined: RayFleet) -> None:
+    lost = SocketLine(lined.pool[0].actor)
+    near = lost.socket
+    del lost
+    assert near.fileno() == -1
+
+
+# -- the far end -----------------------------------------------------------------------------------
+
+
+def test_a_call_of_any_size_comes_back() -> None:
+    line = called(np.negative)
+    for size in (0, 1, 100_000, 5_000_000):
+        array = np.arange(size)
+        send_message(line, ray.cloudpickle.dumps((array,)))
+        well, found = hear_answer(line)
+        assert well
+        assert np.array_equal(found, -array)
+    line.close()
+
+
+def test_a_class_of_a_notebook_comes_back() -> None:
+    made: Any = type("Made", (), {"__module__": "__main__"})
+    line = called(lambda: made())
+    send_message(line, ray.cloudpickle.dumps(()))
+    well, found = hear_answer(line)
+    assert well
+    assert type(found).__name__ == "Made"
+    line.close()
+
+
+def test_a_stranger_is_refused() -> None:
+    address = serve_method(np.negative, b"k" * KEY_BYTES)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(address)
+        line.sendall(b"x" * KEY_BYTES)
+        with pytest.raises((EOFError, ConnectionError)):
+            receive_message(line)
+
+
+def test_nothing_of_a_line_stays_on_the_disk() -> None:
+    key = b"k" * KEY_BYTES
+    address = serve_method(np.negative, key)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(address)
+        line.sendall(key)
+        send_message(line, ray.cloudpickle.dumps((1,)))
+        assert receive_message(line) == (True, -1)
+        assert not Path(address).parent.exists()
+
+
+def hear_answer(line: socket.socket) -> Any:
+    return receive_message(line)
+
+
+def called(method: Any) -> socket.socket:
+    """The near end of a line to a method of this process."""
+    key = b"k" * KEY_BYTES
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(serve_method(method, key))
+    line.sendall(key)
+    return line
+
+
+def test_a_line_needs_its_actor(cluster: None) -> None:
+    fleet = ray_fleet(1)
+    fleet.close()
+    with pytest.raises(PlaceDied, match="Error"):
+        lay_until_refused(fleet.pool[0].actor)
+
+
+def lay_until_refused(actor: Any) -> None:
+    """An actor that is killed may still answer for a moment."""
+    while True:
+        SocketLine(actor)

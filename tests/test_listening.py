@@ -1,0 +1,111 @@
+"""What a user's commands listen to: this machine alone, in a shell that knows nothing of Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.nodes import born
+from tests.reliability.drills import ROOT, descendants
+from tests.sockets import Listener, listeners_of, user_environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PATIENCE = 240.0
+RUN: dict[str, Any] = {
+    "data": {"name": "blobs", "samples": 120, "test_samples": 60, "classes": 3},
+    "clients": 4,
+    "model": {"name": "mlp", "hidden": [4]},
+    "method": {"name": "tests.reliability.methods:Stateful", "pause": 0.05},
+    "training": {"rounds": 100_000, "lr": 0.05},
+    "resources": {"actors": 1, "cpus_per_client": 0.5},
+    "device": "cpu",
+}
+SWEEP = {"name": "tiny", "set": RUN, "search": {"training.lr": {"grid": [0.1, 0.2]}}, "at_once": 1}
+SCORES = {"s": {"title": "S", "metric": "test/accuracy"}}
+METHODS = {"method": {"stateful": {"title": "S"}}}
+STUDY = {"title": "T", "set": RUN, "axes": METHODS, "scores": SCORES}
+SETTINGS = {"run": RUN, "sweep": SWEEP, "study": STUDY}
+SEEN = ("/gcs_server ", "/raylet/raylet ", "DashboardAgent", "RuntimeEnvAgent", "ClientActor")
+"""Parts of the names of processes that listen, of which each must have been looked at."""
+
+
+@contextmanager
+def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command of a user's; whatever is left of it ends with the test."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "rayfl.cli", *words]
+    environment = {**user_environment(home), "PYTHONPATH": str(ROOT)}
+    with (folder / "said.txt").open("wb") as said:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        below = {pid: born(pid) for pid in descendants(process.pid)}
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pid, start in below.items():
+            # An id that is somebody else's by now is left alone.
+            if start and born(pid) == start:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def watch(folder: Path, process: subprocess.Popen[bytes], names: tuple[str, ...]) -> set[Listener]:
+    """All that listens until each of these processes was seen to, or the command has ended."""
+    found: set[Listener] = set()
+    begun = time.monotonic()
+    while process.poll() is None:
+        found |= listeners_of(process.pid)
+        if names and all(any(name in each.title for each in found) for name in names):
+            return found
+        assert time.monotonic() - begun < PATIENCE, (folder / "said.txt").read_text()
+        time.sleep(0.05)
+    assert not names, (folder / "said.txt").read_text()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["run", "sweep", "study"])
+def test_a_ray_of_our_own_listens_to_this_machine_alone(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(SETTINGS[kind]))
+    with started(tmp_path, kind, "settings.yaml") as process:
+        found = watch(tmp_path, process, SEEN)
+    assert [each for each in sorted(found) if not each.loopback] == []
+    assert not (tmp_path / "home" / ".ray").exists(), "its token ends with it"
+    assert "RAY_AUTH_MODE" not in (tmp_path / "said.txt").read_text()
+
+
+def test_a_report_listens_to_nobody(tmp_path: Path) -> None:
+    inline = {**RUN, "fleet": "inline", "training": {"rounds": 1}, "output": "outputs"}
+    del inline["resources"]
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(inline))
+    for words in (["run", "run.yaml"], ["report", "rayfl"]):
+        with started(tmp_path, *words) as process:
+            assert watch(tmp_path, process, ()) == set()
+        assert process.returncode == 0, (tmp_path / "said.txt").read_text()
+
+
+def test_the_ui_listens_to_this_machine_alone(tmp_path: Path) -> None:
+    with started(tmp_path, "ui", "--port", "5099") as process:
+        found = watch(tmp_path, process, ("mlflow",))
+        time.sleep(1)
+        found |= listeners_of(process.pid)
+    assert {each.port for each in found} >= {5099}
+    assert [each for each in sorted(found) if not each.loopback] == []
