@@ -32,8 +32,6 @@ ROOT = Path(__file__).parent.parent
 PATIENCE = 180.0
 
 
-
-
 TOKEN = secrets.token_hex(32)
 
 
@@ -55,8 +53,6 @@ def page_exports() -> dict[str, str]:
     page = (ROOT / "docs" / "cluster.md").read_text()
     (line,) = [line for line in page.splitlines() if line.startswith("export") and "OSX" in line]
     return dict(word.split("=") for word in line.split()[1:])
-
-
 
 
 class Head(NamedTuple):

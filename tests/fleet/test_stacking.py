@@ -107,7 +107,9 @@ def weights() -> Vector:
     return np.linspace(-1, 1, 15, dtype=np.float32)
 
 
-def assert_same_updates(one: tuple[InlineFleet, Replies], other: tuple[InlineFleet, Replies]) -> None:
+def assert_same_updates(
+    one: tuple[InlineFleet, Replies], other: tuple[InlineFleet, Replies]
+) -> None:
     """Client by client, but for rounding; and at the same costs."""
     (here, mine), (there, theirs) = one, other
     assert list(mine) == list(theirs)

@@ -104,9 +104,7 @@ def both(
     different weights each."""
     places = learner(build, **given), learner(build, **given)
     begin = start(build)
-    wishes = [
-        wish_of(k, begin + np.float32(0.01 * k), size) for k, size in enumerate(sizes)
-    ]
+    wishes = [wish_of(k, begin + np.float32(0.01 * k), size) for k, size in enumerate(sizes)]
     alone = [
         carry_out(visited, wish)
         for visited, wish in zip(clients_at(places[0], sizes), wishes, strict=True)

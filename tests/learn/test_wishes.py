@@ -145,7 +145,10 @@ def test_rows_of_one_class_are_labels() -> None:
         ({"keep": np.ones(SIZE - 1, np.bool_)}, rf"keep has one entry for each of {SIZE} samples"),
         ({"keep": np.arange(SIZE)}, r"keep is a mask; got int64"),
         ({"sample_weights": np.ones(SIZE + 1)}, r"sample_weights has one entry for each of 23"),
-        ({"targets": np.zeros(SIZE - 2, np.int64)}, r"targets has one entry for each of 23.*got 21"),
+        (
+            {"targets": np.zeros(SIZE - 2, np.int64)},
+            r"targets has one entry for each of 23.*got 21",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -156,7 +159,9 @@ def test_arrays_of_another_length_are_refused(wish: dict[str, Any], match: str) 
 
 def test_labels_out_of_bounds_are_no_class() -> None:
     """They used to be class 0."""
-    rule = r"training with CrossEntropy needs labels; got client 0, whose labels are out of bounds\."
+    rule = (
+        r"training with CrossEntropy needs labels; got client 0, whose labels are out of bounds\."
+    )
     unlabelled = client(SIZE, place_of(), labels=False)
     with pytest.raises(RayflError, match=rule + " Declare the set in the method's `needs`"):
         carry_out(unlabelled, Fit(start()))
@@ -164,7 +169,9 @@ def test_labels_out_of_bounds_are_no_class() -> None:
         carry_out(replace(unlabelled, id=-1), Fit(start()))
     with pytest.raises(RayflError, match=r"got a batch whose labels are out of bounds"):
         carry_out(unlabelled, Fit(start(), loss=lambda net, batch: batch.y.float().mean()))
-    found = carry_out(unlabelled, Fit(start(), loss=lambda net, batch: net(batch.x).square().mean()))
+    found = carry_out(
+        unlabelled, Fit(start(), loss=lambda net, batch: net(batch.x).square().mean())
+    )
     assert found.steps == 8
 
 
@@ -199,9 +206,7 @@ def test_settings_by_name(own: dict[str, Any]) -> None:
     found = carry_out(client(SIZE, place_of()), Fit(start(), settings=own))
     assert_same(found.weights, by_hand(client(SIZE, place_of()), **own))
     other = {**SETTINGS, **own}
-    assert np.array_equal(
-        found.weights, train(client(SIZE, learner(linear_net, **other)), start())
-    )
+    assert np.array_equal(found.weights, train(client(SIZE, learner(linear_net, **other)), start()))
 
 
 def test_a_visit_can_have_an_augmentation_of_its_own() -> None:

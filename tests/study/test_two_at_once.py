@@ -14,8 +14,8 @@ import pytest
 from rayfl.locks import take_lock
 from rayfl.run.store import Shelf
 from rayfl.study import runner
-from rayfl.study.order import Order
-from rayfl.study.plan import planned
+from rayfl.study.order import StudyOrder
+from rayfl.study.plan import make_plan
 from rayfl.study.runner import run_plan
 from rayfl.tracking.store import default_uri, quiet_client
 from tests.study.tiny import study_file
@@ -28,18 +28,18 @@ ME = f"process {os.getpid()} on "
 
 
 @pytest.fixture
-def order(home: Path) -> Order:
+def order(home: Path) -> StudyOrder:
     """Four runs, none of them made."""
-    return Order(study_file(home), output=home / "out", seeds=(0,))
+    return StudyOrder(study_file(home), output=home / "out", seeds=(0,))
 
 
-def cell_lock(order: Order, number: int) -> Path:
-    config = planned(order).todo[number].config
+def cell_lock(order: StudyOrder, number: int) -> Path:
+    config = make_plan(order).todo[number].config
     return order.folder / "locks" / f"{config.digest[:16]}-{config.training.rounds}"
 
 
-def test_a_run_that_another_process_holds_is_left_to_it_and_waited_for(order: Order) -> None:
-    plan = planned(order)
+def test_a_run_that_another_process_holds_is_left_to_it_and_waited_for(order: StudyOrder) -> None:
+    plan = make_plan(order)
     lock = take_lock(cell_lock(order, 1), "it")
     said: list[str] = []
 
@@ -57,9 +57,9 @@ def test_a_run_that_another_process_holds_is_left_to_it_and_waited_for(order: Or
     assert [run.title for run in ran.finished] == [plan.todo[n].title for n in (0, 2, 3, 1)]
 
 
-def test_what_another_process_has_made_meanwhile_is_not_made_again(order: Order) -> None:
-    plan = planned(order)
-    run_plan(planned(order), lambda _: None)
+def test_what_another_process_has_made_meanwhile_is_not_made_again(order: StudyOrder) -> None:
+    plan = make_plan(order)
+    run_plan(make_plan(order), lambda _: None)
     said: list[str] = []
     assert run_plan(plan, said.append).finished == []
     assert [line for line in said if line.startswith("made by")] == [
@@ -67,11 +67,13 @@ def test_what_another_process_has_made_meanwhile_is_not_made_again(order: Order)
     ]
 
 
-def test_two_studies_make_every_run_once(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_studies_make_every_run_once(
+    order: StudyOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In two threads; locks keep them apart as they do processes."""
     monkeypatch.setattr(runner, "PATIENCE", 200.0)
     order = replace(order, overrides=("tracking.enabled=true",))
-    plans = [planned(order), planned(order)]
+    plans = [make_plan(order), make_plan(order)]
     said: list[list[str]] = [[], []]
     found: list[Any] = []
 
