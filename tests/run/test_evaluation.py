@@ -83,6 +83,7 @@ def test_a_verdict_is_that_of_one_pass_over_all_images(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).normal(size=size).astype(np.float32)
     verdict = evaluate(judge, weights)
     test = fleet.executor.holdings.sets["test"]
+    assert test.y is not None
     logits = outputs(fleet.executor.learner, weights, test.x)
     right = logits.argmax(axis=1) == test.y
     assert verdict.metrics["test/accuracy"] == right.mean()
@@ -102,6 +103,7 @@ def test_testing_is_no_part_of_the_bill(tmp_path: Path) -> None:
 def test_personal_models_are_judged_each_on_its_own(tmp_path: Path) -> None:
     row = Row("personal", {"name": "tests.methods:Personal"}, config={"training": {"rounds": 1}})
     outcome, fleet = run_toy(toy_config(row, tmp_path))
+    assert isinstance(fleet, InlineFleet)
     test = fleet.executor.holdings.sets["test"]
     place = fleet.executor.learner
     scores = [
