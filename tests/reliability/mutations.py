@@ -79,7 +79,7 @@ class Victim:
         if verdict not in (SAME, REFUSED):
             self.failures.append(f"{what}: {verdict}")
 
-    # -- at random -----------------------------------------------------------------------------
+    # -- at random ---------------------------------------------------------------------------------
 
     def damage_at_random(self, times: int) -> None:
         """Bytes of any file; now and then of the newest state as well, so that only the checkpoint
@@ -112,7 +112,7 @@ class Victim:
                 blob[self.rng.randrange(len(blob))] ^= 1 << self.rng.randrange(8)
         path.write_bytes(bytes(blob))
 
-    # -- aimed ---------------------------------------------------------------------------------
+    # -- aimed -------------------------------------------------------------------------------------
 
     def damage_aimed(self, times: int) -> None:
         """Files that are still what they were, but for one value that is another one; files at
@@ -159,6 +159,20 @@ class Victim:
         end = "\n" if lines[line].endswith("\n") else ""
         lines[line] = json.dumps(self._changed(json.loads(lines[line]), place)) + end
         path.write_text("".join(lines))
+
+    def edit_manifest(self, place: tuple[str, ...], value: Any) -> None:
+        """Another value in the newest manifest; below its top, another key."""
+        path = self.directory / self.newest_manifest
+        manifest = json.loads(path.read_text())
+        *above, last = place
+        tree = manifest
+        for key in above:
+            tree = tree[key]
+        if above:
+            tree[value] = tree.pop(last)
+        else:
+            tree[last] = value
+        path.write_text(json.dumps(manifest))
 
     def _exchange(self, kind: str, one: Path, other: Path) -> None:
         first, second = self.directory / one, self.directory / other
