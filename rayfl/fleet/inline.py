@@ -35,7 +35,7 @@ class InlineFleet(BaseFleet):
         super().__init__(spec, holdings)
         self._threads = torch.get_num_threads()
         # Visits seed the global streams, which are this process's own business.
-        self._global_streams = (random.getstate(), np.random.get_state())  # noqa: NPY002
+        self._global_streams = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
         # As many as an actor has: a kernel that is split over more threads may round differently.
         torch.set_num_threads(spec.threads)
         self.executor = Executor(holdings, spec.make_learner(), spec.streams)
@@ -44,9 +44,10 @@ class InlineFleet(BaseFleet):
         import torch
 
         torch.set_num_threads(self._threads)
-        python, numpy = self._global_streams
+        python, numbers, tensors = self._global_streams
         random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        np.random.set_state(numbers)  # noqa: NPY002
+        torch.set_rng_state(tensors)
 
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         self.executor.add_features(name, features)

@@ -63,7 +63,18 @@ class Visit:
         from rayfl.learn.fit import carry_out
 
         assert self.wish is not None
-        self.advance(carry_out(self.client, self.wish))
+        learner = self.client.learner
+        stackable = learner.training.stack != "never" and self.can_stack()
+        trained = carry_out(self.client, self.wish)
+        self.count()
+        if stackable:
+            # As after a stack: which of the two it is may be a matter of measured speed.
+            self.seed_streams()
+        self.advance(trained)
+
+    def seed_streams(self) -> None:
+        """Bind the global streams anew, to this visit's seed and what it has trained on."""
+        self.client.learner.seed_streams(self.seed ^ self.forward)
 
     def carry_out_until_stackable(self) -> None:
         """Carry out by itself what cannot be stacked: what a visit has loaded is gone at the next
@@ -100,7 +111,7 @@ def carry_out_stackable(learner: Learner, visits: Sequence[Visit]) -> list[Visit
     for visit, trained in zip(visits, found, strict=True):
         visit.count(trained.samples)
         # Whoever else is in the stack, draws after it are the same.
-        learner.seed_streams(visit.seed ^ visit.forward)
+        visit.seed_streams()
         visit.advance(trained)
         visit.carry_out_until_stackable()
     return [visit for visit in visits if visit.wish is not None]

@@ -20,6 +20,8 @@ from rayfl.learn.training import LocalTraining
 
 Rows = NDArray[np.int64]
 Gather = Callable[[Rows], "tuple[Tensor, Tensor | None]"]
+OF_THE_PLACE = ("normalise", "precision", "stack", "layout", "kernels", "compile")
+"""Local settings that a place's networks are made for: one visit cannot have its own."""
 
 
 class Notes:
@@ -222,17 +224,21 @@ def resolve_settings(run: LocalTraining, changes: Mapping[str, Any] | None) -> L
     run
         The run's own.
     changes
-        By name, as in a configuration; a name that there is none of is refused. Where `epochs` is
-        given and `steps` is not, epochs count.
+        By name; a name that there is none of is refused, and so is one that belongs to the whole
+        place. Where `epochs` is given and `steps` is not, epochs count. `augment` is an
+        augmentation itself, such as `Unchanged()`.
     """
     if not changes:
         return run
-    strangers = sorted(set(changes) - set(LocalTraining.model_fields))
-    if strangers:
-        known = ", ".join(LocalTraining.model_fields)
-        rule = f"a Fit's settings are those of local training: {known}"
-        raise RayflError(broken(rule, f"'{strangers[0]}'"))
     own = dict(changes)
+    known = [name for name in LocalTraining.model_fields if name not in OF_THE_PLACE]
+    strangers = sorted(set(own) - set(known))
+    if strangers:
+        rule = f"a Fit's settings are those of one visit: {', '.join(known)}"
+        raise RayflError(broken(rule, f"'{strangers[0]}'"))
+    if not callable(own.get("augment", run.augment)):
+        rule = "a Fit's augment is an augmentation, not the name of one"
+        raise RayflError(broken(rule, repr(own["augment"]), "Give Unchanged(), CropFlip(), ..."))
     if "epochs" in own:
         own.setdefault("steps", None)
     return run.model_copy(update=own)

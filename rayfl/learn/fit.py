@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rayfl.errors import RayflError, broken
 from rayfl.learn.batches import Batch, Notes, draw_batches, resolve_settings
 from rayfl.learn.learner import Learner
-from rayfl.learn.local_fit import BatchLoss, Fit, Pull, Trained, Trainee
+from rayfl.learn.local_fit import BatchLoss, Fit, Pull, Trained, Trainee, refuse_misfits
 from rayfl.learn.losses.base import SampleLoss
 from rayfl.learn.optimisers import Descent, LooseSgd, Optimiser, make_optimiser, whole
 from rayfl.learn.resident import Resident, Vector
@@ -40,6 +40,7 @@ def carry_out(client: Trainee, wish: Fit) -> Trained:
         rule = "training needs images"
         remedy = "The server owns none itself: Fit(..., client=client.on(data))."
         raise RayflError(broken(rule, f"none (client {trainee.id})", remedy))
+    refuse_misfits(wish, len(trainee.x))
     settings = resolve_settings(learner.training, wish.settings)
     notes = Notes()
     steps = samples = 0

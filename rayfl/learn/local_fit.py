@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.arrays import Vector
+from rayfl.errors import RayflError, broken
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 
 if TYPE_CHECKING:
@@ -151,3 +152,24 @@ class Trained:
 
 Fitting = Generator[Fit, Trained, T]
 """A phase, or a part of one, whose training is left to the place."""
+
+
+def refuse_misfits(wish: Fit, size: int) -> None:
+    """Arrays that have an entry a sample have as many as there are samples.
+
+    Parameters
+    ----------
+    wish
+        What is to be trained.
+    size
+        How many samples the client has.
+    """
+    if wish.keep is not None and np.asarray(wish.keep).dtype != np.bool_:
+        # Positions would be taken for a mask.
+        raise RayflError(broken("a Fit's keep is a mask", np.asarray(wish.keep).dtype))
+    for name in ("keep", "sample_weights", "targets"):
+        array = getattr(wish, name)
+        if array is not None and len(array) != size:
+            rule = f"a Fit's {name} has one entry for each of {size} samples"
+            remedy = "A mask goes into keep: the other arrays stay whole."
+            raise RayflError(broken(rule, len(array), remedy))

@@ -24,7 +24,7 @@ from rayfl.learn.augment.base import Unchanged
 from rayfl.learn.batches import plan_batches, resolve_settings
 from rayfl.learn.fit import clip_rows
 from rayfl.learn.learner import Learner, draw_seed
-from rayfl.learn.local_fit import Fit, Trained, Trainee
+from rayfl.learn.local_fit import Fit, Trained, Trainee, refuse_misfits
 from rayfl.learn.losses.base import CrossEntropy, SampleLoss
 from rayfl.learn.network_stack import Slope, Stack
 from rayfl.learn.optimisers import make_optimiser
@@ -60,9 +60,10 @@ def can_stack(wish: Fit, client: Trainee) -> bool:
         return False
     # One alone says what is missing, and where.
     labelled = trainee.labels is not None or wish.targets is not None
+    complete = labelled and len(trainee.x) > 0
     settings = resolve_settings(trainee.learner.training, wish.settings)
     lone = isinstance(wish.weights, np.ndarray) and not wish.remember
-    return lone and labelled and isinstance(settings.augment, Unchanged)
+    return lone and complete and isinstance(settings.augment, Unchanged)
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def carry_out_together(
     jobs = []
     for client, wish in zip(clients, wishes, strict=True):
         trainee = client if wish.client is None else wish.client
+        refuse_misfits(wish, len(trainee.x))
         jobs.append(Job(trainee, wish, resolve_settings(learner.training, wish.settings)))
     trained: dict[int, Trained] = {}
     most = count_copies(learner.shape_of().n_parameters)

@@ -4,6 +4,7 @@ the wire."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rayfl.algorithms.fb_nll import (
     directions_to_send,
     separation,
 )
+from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
 from rayfl.estimate import calibrate, correct_labels, similarity_matrix, spectra
@@ -27,9 +29,10 @@ from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.streams import Streams
+from rayfl.models.encoders.pixels import FlatPixels
 from rayfl.protocol import Client, Out, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.toys import NoLearner
+from tests.algorithms.toys import NoLearner, toy_fleet
 
 Floats = NDArray[np.float64]
 
@@ -50,8 +53,6 @@ ROWS = [
         MINUS,
         config=TASKS,
         untried=OWN_PARTITION,
-        neutral={**MINUS, "models": 1},
-        same_as={"name": "single_global"},
         refused=[
             ({"models": 0}, "models"),
             ({"q": 0}, "q"),
@@ -265,6 +266,22 @@ def test_a_cluster_that_nobody_replies_for_keeps_its_model(monkeypatch: pytest.M
     state = method.round(Clustered((zero, zero), {0: 0, 1: 0, 2: 1, 3: 1}), fleet, 0)
     assert state.models[0] is zero
     assert fleet.get(state.models[1]).tolist() == [1.0]
+
+
+def test_one_cluster_is_one_global_model(tmp_path: Path) -> None:
+    """To the bit, once clusters are known: in the first round users are visited for them before
+    they train, and a second visit draws other numbers than a first."""
+    ends = []
+    methods: list[Any] = [FbNllMinus(models=1, clustering_encoder=FlatPixels()), SingleGlobal()]
+    for method in methods:
+        fleet = toy_fleet(toy_config(ROWS[0], tmp_path))
+        state = method.init(fleet, fleet.initial())
+        if isinstance(state, Clustered):
+            state = replace(state, clusters=dict.fromkeys(fleet.clients, 0))
+        for fleet.round in range(3):
+            state = method.round(state, fleet, fleet.round)
+        ends.append(fleet.get(method.model(state, fleet, 0)))
+    assert np.array_equal(*ends)
 
 
 def test_clusters_begin_alike_and_never_mix(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rayfl.errors import ConfigError, DataError
-from rayfl.fleet.base import Streams
 from rayfl.fleet.executor import (
     Executor,
     Task,
@@ -20,6 +19,7 @@ from rayfl.fleet.executor import (
     name_update,
     nbytes,
 )
+from rayfl.fleet.streams import Streams
 from rayfl.protocol import SERVER, Client, DataRef, Out, Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, holdings, learner
@@ -188,4 +188,4 @@ def test_no_attribute_of_a_client_reaches_other_labels() -> None:
         return Out()
 
     list(place().run(0, look, tasks(0), {}))
-    assert reached == [{"id", "x", "labels", "state", "rng", "learner", "features"}]
+    assert reached == [{"id", "x", "labels", "state", "rng", "learner", "features", "classes"}]

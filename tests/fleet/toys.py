@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from rayfl.fleet.base import BaseFleet, Spec, Streams
+from rayfl.fleet.base import BaseFleet, Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.on_ray.placement import Placement
+from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Shard
@@ -21,8 +23,11 @@ CLIENTS = (0, 1, 3, 4, 5)
 """Those that own something."""
 
 
-def network() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+def network(i: int = 0) -> nn.Module:
+    """First weights number `i`, the same in every process."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(i)
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
 
 
 def learner() -> Learner:
@@ -41,7 +46,8 @@ def holdings(sizes: tuple[int, ...] = SIZES, **more: Any) -> Holdings:
         "public": Shard(images[4:9].copy(), None),
     }
     offsets = np.cumsum([0, *sizes])
-    return Holdings(images, labels, rng.permutation(total), offsets, sets=sets, **more)
+    given = {"sets": sets, "classes": 3, **more}
+    return Holdings(images, labels, rng.permutation(total), offsets, **given)
 
 
 def spec(seed: int = 7, cohort: int = 3) -> Spec:

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
-from rayfl.learn.fit import fit, outputs
-from rayfl.learn.resident import Resident
-from tests.learn.toys import IMAGE, client, conv_net, learner, shrinking_net
+from rayfl.learn.fit import outputs
+from tests.learn.toys import IMAGE, client, conv_net, learner, shrinking_net, start, train
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +33,7 @@ def trained(
     )
     place.image = IMAGE
     visited = client(24, place)
-    local = fit(visited, Resident(build(), torch.device("cpu")).dump())
+    local = train(visited, start(build))
     assert (counters["stats"]["unique_graphs"] > 0) == (compile != "never")
     return local, outputs(place, local, visited.x)
 

@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
-from rayfl.learn.stacked import stackable
 from torch import nn
 
 from rayfl.errors import ConfigError
-from rayfl.learn.fit import fit, outputs
+from rayfl.learn.fit import outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.reached import leave_out_padding
 from rayfl.learn.resident import Layout, Resident
+from rayfl.learn.stacked_fit import can_stack_network
 from rayfl.learn.tapwise import Taps
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Client
-from tests.learn.toys import IMAGE, client, seeded, shrinking_net
+from tests.learn.toys import IMAGE, LAYOUTS, client, seeded, shrinking_net, train
 
 CPU = torch.device("cpu")
-LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
 
 
 def shown(net: nn.Module) -> list[tuple[int, int]]:
@@ -152,14 +151,14 @@ def test_a_kernel_with_several_uses_stays_whole(net: type[nn.Module]) -> None:
 
 
 def test_only_what_small_images_leave_is_shown() -> None:
-    resident = learner("reached").resident()
+    resident = learner("reached").shape_of()
     assert shown(resident.net) == [(3, 3), (3, 3), (2, 2), (1, 1)]
     assert resident.net.training
     assert resident.n_parameters == sum(p.numel() for p in shrinking_net().parameters())
 
 
 def test_spans_know_how_long_a_kernel_is() -> None:
-    whole, reached = learner("whole").resident(), learner("reached").resident()
+    whole, reached = learner("whole").shape_of(), learner("reached").shape_of()
     assert [reached.span(m) for m in reached.net.modules()] == [
         whole.span(m) for m in whole.net.modules()
     ]
@@ -174,7 +173,7 @@ def test_training_differs_by_rounding_only(layout: Layout, more: dict[str, Any])
     found = {}
     for kernels in ("whole", "reached"):
         place = learner(kernels, layout=layout, **more)
-        found[kernels] = fit(visited := trainee(place), start), outputs(place, start, visited.x)
+        found[kernels] = train(visited := trainee(place), start), outputs(place, start, visited.x)
     for mine, whole in zip(found["reached"], found["whole"], strict=True):
         np.testing.assert_allclose(mine, whole, rtol=1e-3, atol=1e-4)
     assert not np.array_equal(found["reached"][0], start)
@@ -182,22 +181,24 @@ def test_training_differs_by_rounding_only(layout: Layout, more: dict[str, Any])
 
 def test_coarse_arithmetic_goes_with_narrowed_kernels() -> None:
     start = Resident(shrinking_net(), CPU).dump()
-    fine, coarse = (fit(trainee(learner("reached", precision=p)), start) for p in ("fp32", "bf16"))
+    fine, coarse = (
+        train(trainee(learner("reached", precision=p)), start) for p in ("fp32", "bf16")
+    )
     assert 0 < np.abs(fine - coarse).max() < 0.05
 
 
 def test_taps_that_are_left_out_stay_but_for_decay() -> None:
     start = Resident(shrinking_net(), CPU).dump()
     place = learner("reached")
-    (span,) = place.resident().span(place.resident().net.get_submodule("7"))
-    kernel = fit(trainee(place), start)[span].reshape(8, 3, 3, 6)
+    (span,) = place.shape_of().span(place.shape_of().net.get_submodule("7"))
+    kernel = train(trainee(place), start)[span].reshape(8, 3, 3, 6)
     before = start[span].reshape(8, 3, 3, 6)
     changed = (kernel != before).any(axis=(0, 3))
     assert changed.tolist() == [[False, False, False], [False, True, False], [False, False, False]]
 
 
 def test_another_size_is_refused() -> None:
-    resident = learner("reached").resident()
+    resident = learner("reached").shape_of()
     with pytest.raises(
         ConfigError,
         match=r"narrowed for inputs of \(2, 2\) meets no others; got \(4, 4\)\. Set train",
@@ -207,8 +208,8 @@ def test_another_size_is_refused() -> None:
 
 def test_narrowed_networks_are_not_stacked() -> None:
     build = lambda: seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 3)))  # noqa: E731
-    assert stackable(learner("whole", build))
-    assert not stackable(learner("reached", build))
+    assert can_stack_network(learner("whole", build))
+    assert not can_stack_network(learner("reached", build))
 
 
 def test_frozen_kernels_are_narrowed_too() -> None:

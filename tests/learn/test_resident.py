@@ -13,10 +13,9 @@ from torch import nn
 from rayfl.learn.optimisers import Sgd
 from rayfl.learn.resident import LARGE, Layout, Resident, blank, homes, shaped
 from rayfl.learn.training import LocalTraining
-from tests.learn.toys import conv_net, linear_net
+from tests.learn.toys import LAYOUTS, conv_net, linear_net
 
 CPU = torch.device("cpu")
-LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
 
 
 def drawn(resident: Resident) -> NDArray[np.float32]:

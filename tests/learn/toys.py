@@ -9,9 +9,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from rayfl.learn.fit import carry_out
 from rayfl.learn.learner import Learner
+from rayfl.learn.local_fit import Fit
+from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.training import LocalTraining, Normalisation
-from rayfl.protocol import Client
+from rayfl.protocol import Client, Vector
+
+LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
 
 
 def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
@@ -77,5 +82,16 @@ def client(size: int, place: Learner, seed: int = 0, labels: bool = True) -> Cli
         np.uint8
     )
     x.flags.writeable = False
-    place.seed(rng)
-    return Client(0, x, y if labels else None, {}, rng, place)
+    place.begin_visit(rng)
+    return Client(0, x, y if labels else None, {}, rng, place, classes=3)
+
+
+def start(build: Callable[[], nn.Module] = linear_net) -> Vector:
+    """The first weights of a network."""
+    return Resident(build(), torch.device("cpu")).dump()
+
+
+def train(visited: Client, weights: Vector, **wish: Any) -> Vector:
+    """The weights that a wish ends with."""
+    found: Vector = carry_out(visited, Fit(weights, **wish)).weights
+    return found
