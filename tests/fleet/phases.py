@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import random
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from rayfl.errors import DataError
 from rayfl.fleet.executor import Executor
+from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.protocol import Client, Out, Shard, Vector
 
 
@@ -26,8 +29,82 @@ def describe(client: Client) -> Out:
 
 
 def draw(client: Client) -> Out:
-    """Its stream, in numpy and in torch."""
-    return Out({"numpy": client.rng.random(3).tolist(), "torch": torch.rand(3).tolist()})
+    """Its stream, and every global one."""
+    return Out(
+        {
+            "stream": client.rng.random(3).tolist(),
+            "torch": torch.rand(3).tolist(),
+            "numpy": np.random.rand(3).tolist(),  # noqa: NPY002
+            "Python": [random.random() for _ in range(3)],
+        }
+    )
+
+
+def train(client: Client, *, w: Vector) -> Fitting[Out]:
+    """One visit."""
+    trained = yield Fit(w, settings={"batch_size": 2})
+    return Out({"steps": trained.steps}, update=trained.weights, state={"began": w})
+
+
+def double(client: Client, *, w: Vector, bad: Sequence[int] = ()) -> Out:
+    """Twice what it was given, plus its number; the update of the bad ones is not a number."""
+    made = 2 * w + np.float32(client.id)
+    return Out(update=np.full_like(w, np.nan) if client.id in bad else made, state={"began": w})
+
+
+def hold(client: Client, **entries: Any) -> Out:
+    """These entries as state."""
+    return Out(state=entries)
+
+
+def weigh(client: Client, *, dw: Vector, dc: Vector, factor: float = 1.0) -> Out:
+    """The server's look at a pair of updates."""
+    return Out({"dw": factor * float(dw.sum()), "dc": float(dc.sum()), "images": len(client)})
+
+
+def read_labels(client: Client, *, w: Vector) -> Out:
+    return Out({"y": client.y.tolist()})
+
+
+def leave_tensors(client: Client, *, named: bool) -> Out:
+    """Updates that are none."""
+    made = torch.zeros(3)
+    return Out(update={"w": made} if named else made)  # type: ignore[arg-type, dict-item]
+
+
+def leave_list(client: Client) -> Out:
+    return Out(update=[1.0, 2.0])  # type: ignore[arg-type]
+
+
+def yield_weights(client: Client, *, w: Vector) -> Any:
+    trained = yield w
+    return Out(update=trained)
+
+
+def swap_images(client: Client, *, carefully: bool) -> Out:
+    """Other images with the features of the client's own, or without."""
+    images = client.x[:1].copy()
+    other = client.on(images) if carefully else replace(client, x=images)
+    return Out({"features": len(other.features), "images": len(other)})
+
+
+def count_classes(client: Client) -> Out:
+    return Out({"classes": client.classes, "counts": client.class_counts.tolist()})
+
+
+def pass_through(client: Client, *, w: Vector) -> Out:
+    """Forward twice, one of them with gradients, and back."""
+    learner = client.learner
+    net = learner.resident(w).net
+    x = learner.normalise(learner.pixels(client.x))
+    with torch.no_grad():
+        net(x)
+    learner.backward(net(x).sum())
+    return Out()
+
+
+def pass_through_set(server: Client, *, w: Vector, held: Shard) -> Out:
+    return pass_through(server.on(held), w=w)
 
 
 def update(client: Client, *, size: int = 1000, scale: float = 1.0) -> Out:
