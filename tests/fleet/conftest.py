@@ -8,6 +8,7 @@ import pytest
 
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from tests.fleet.toys import cleared, holdings, ray_fleet, spec
 
 
@@ -22,6 +23,14 @@ def pool(cluster: None) -> Iterator[BaseFleet]:
 @pytest.fixture
 def on_ray(pool: BaseFleet) -> BaseFleet:
     return cleared(pool)
+
+
+@pytest.fixture
+def ray_pool(on_ray: BaseFleet) -> RayFleet:
+    assert isinstance(on_ray, RayFleet)
+    on_ray.seconds_per_sample = 0.0
+    on_ray.expectation.grid = None
+    return on_ray
 
 
 @pytest.fixture

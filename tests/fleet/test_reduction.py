@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +35,7 @@ from rayfl.fleet.sums.shared_memory import LEAST_BYTES, MOST_PAGES, SUPPORTED
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import SERVER, Replies
 from tests.fleet import phases
-from tests.fleet.toys import CLIENTS, SIZES
+from tests.fleet.toys import CLIENTS, SIZES, pids
 
 WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
 SMALL, MIDDLING, LARGE = INLINE_BYTES, INLINE_BYTES + 4, LEAST_BYTES
@@ -162,6 +165,130 @@ class Forced(WayToMean):
 
     def run(self, placed: PlacedMean) -> Handle | None:
         return self.way.run(placed)
+
+
+# -- one memory ------------------------------------------------------------------------------------
+
+PAGES: dict[str, Any] = {"size": LEAST_BYTES // 4 + 12345}
+on_linux = pytest.mark.skipif(not SUPPORTED, reason="pages are a matter of Linux")
+
+
+@pytest.fixture
+def large(here: BaseFleet) -> bytes:
+    """The mean of large updates, made in one process."""
+    mean: bytes = here.get(here.map(phases.update, CLIENTS, **PAGES).mean(WEIGHTS)).tobytes()
+    return mean
+
+
+@pytest.fixture
+def sent(ray_pool: RayFleet, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which methods of actors made a mean."""
+    import ray
+
+    made: list[str] = []
+    original = ray.actor.ActorMethod._remote
+
+    def remote(self: Any, *arguments: Any, **more: Any) -> Any:
+        made.append(self._method_name)
+        return original(self, *arguments, **more)
+
+    monkeypatch.setattr(ray.actor.ActorMethod, "_remote", remote)
+    return made
+
+
+@on_linux
+def test_large_updates_are_added_up_where_they_lie(
+    ray_pool: RayFleet, large: bytes, sent: list[str]
+) -> None:
+    got = ray_pool.map(phases.update, CLIENTS, **PAGES)
+    mean = ray_pool.get(got.mean(WEIGHTS))
+    assert mean.tobytes() == large
+    assert not mean.flags.writeable
+    assert Counter(sent)["add_up"] == 2
+    assert not {"begin_sum", "partial"} & set(sent)
+
+
+def test_actors_on_other_nodes_send_their_sums(
+    ray_pool: RayFleet, large: bytes, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ray_pool.pool[1].greeting, "node", "another")
+    assert (
+        ray_pool.get(ray_pool.map(phases.update, CLIENTS, **PAGES).mean(WEIGHTS)).tobytes() == large
+    )
+    assert Counter(sent)["begin_sum"] == Counter(sent)["partial"] == 1
+    assert "add_up" not in sent
+
+
+@on_linux
+def test_an_actor_that_dies_before_its_updates_are_read(
+    ray_pool: RayFleet, large: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has said where they lie; then nobody can open them any more."""
+    got, vector, before = (
+        ray_pool.map(phases.update, CLIENTS, **PAGES),
+        ray_pool.reduction.shared_memory.pages.vector,
+        pids(ray_pool),
+    )
+
+    def kill_first(length: int) -> Any:
+        monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "vector", vector)
+        os.kill(before[0], signal.SIGKILL)
+        return vector(length)
+
+    monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "vector", kill_first)
+    assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
+    assert [old == new for old, new in zip(before, pids(ray_pool), strict=True)] == [False, True]
+    assert ray_pool.reduction.shared_memory.works
+
+
+@on_linux
+def test_actors_that_do_not_see_each_others_memory_send_their_sums(
+    ray_pool: RayFleet,
+    large: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(ray_pool.reduction.shared_memory, "works", True)
+    page_of = ray_pool.reduction.shared_memory.pages.page_of
+
+    def misname(vector: Any) -> Any:
+        page = page_of(vector)
+        assert page is not None
+        return replace(page, inode=1)
+
+    monkeypatch.setattr(ray_pool.reduction.shared_memory.pages, "page_of", misname)
+    got = ray_pool.map(phases.update, CLIENTS, **PAGES)
+    assert ray_pool.get(got.mean(WEIGHTS)).tobytes() == large
+    assert "do not see each other's memory" in caplog.text
+    assert not ray_pool.reduction.shared_memory.works
+
+
+@on_linux
+@pytest.mark.parametrize("most", [0, 2])
+def test_more_updates_than_pages_send_their_sums(
+    ray_pool: RayFleet, large: bytes, sent: list[str], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("rayfl.fleet.on_ray.reduction.MOST_PAGES", most)
+    assert (
+        ray_pool.get(ray_pool.map(phases.update, CLIENTS, **PAGES).mean(WEIGHTS)).tobytes() == large
+    )
+    assert Counter(sent)["begin_sum"] == Counter(sent)["partial"] == 1
+
+
+@on_linux
+def test_pages_are_used_again_round_after_round(ray_pool: RayFleet) -> None:
+    """The memory of a run with large updates does not grow."""
+
+    def round_of(cohort: Sequence[int]) -> set[str]:
+        got = ray_pool.map(phases.pages_of_this_process, cohort, **PAGES)
+        got.mean(dict.fromkeys(cohort, 1.0))
+        return {page for report in got.values() for page in report["pages"]}
+
+    before, after = round_of(CLIENTS), [round_of(CLIENTS) for _ in range(8)][-1]
+    # Whoever is slow leaves the other up to all of a cohort. A page shows as two descriptors: its
+    # own and its map's.
+    assert before
+    assert len(after | before) - len(before) <= 2 * 2 * (len(CLIENTS) + 1) < 8 * 2 * len(CLIENTS)
 
 
 # -- several maps ----------------------------------------------------------------------------------

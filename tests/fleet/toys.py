@@ -87,6 +87,12 @@ def cleared(fleet: BaseFleet) -> BaseFleet:
     return fleet
 
 
+def pids(fleet: Any) -> list[int]:
+    import ray
+
+    return [hello["pid"] for hello in ray.get([place.actor.hello.remote() for place in fleet.pool])]
+
+
 failing_learner = partial(
     Learner, network, LocalTraining(), Normalisation(), device="no such device"
 )

@@ -17,7 +17,12 @@ from rayfl.fleet.host import spare_imports
 from rayfl.fleet.on_ray.placement import Placement, keepers_for
 
 if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     from rayfl.fleet.on_ray.hiring import Hiring
+    from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
 log = logging.getLogger("rayfl")
 
@@ -28,10 +33,14 @@ GRACE_SECONDS = 20.0
 """For the last checkpoint: Slurm and Kubernetes kill 30 seconds after they asked."""
 
 
+Record = dict[str, Any]
+"""What a run tells of a round."""
+
+
 class DrivenRun(Protocol):
     """What the coordinator runs: the engine of one experiment."""
 
-    def run(self, fleet: Any, emit: Callable[[dict[str, Any]], object]) -> Any: ...
+    def run(self, fleet: RayFleet, emit: Callable[[Record], object]) -> object: ...
 
     def save(self) -> int: ...
 
@@ -40,17 +49,17 @@ class DrivenRun(Protocol):
 class Ended:
     """How a run ended: with an outcome, or with an error that a person can read."""
 
-    outcome: Any = None
+    outcome: object = None
     error: RayflError | None = None
 
 
 class Coordinator:
     """Holds reports and references, runs the rounds. Its methods run in threads of their own."""
 
-    def __init__(self, run: list[Any], hiring: Hiring) -> None:
+    def __init__(self, run: list[ObjectRef], hiring: Hiring) -> None:
         self.reference, self.hiring = run[0], hiring
         self.job: DrivenRun | None = None
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Record] = []
         self.ended = False
         self.news = threading.Condition()
 
@@ -81,7 +90,7 @@ class Coordinator:
                 self.ended = True
                 self.news.notify_all()
 
-    def progress(self, seen: int) -> list[dict[str, Any]]:
+    def progress(self, seen: int) -> list[Record]:
         """Blocks until there are more than `seen` records, or the run is over; the new ones."""
         with self.news:
             self.news.wait_for(lambda: len(self.records) > seen or self.ended)
@@ -94,7 +103,7 @@ class Coordinator:
         """Checkpoint the last whole round now; its number, -1 before there is one."""
         return -1 if self.job is None else self.job.save()
 
-    def _emit(self, record: dict[str, Any]) -> None:
+    def _emit(self, record: Record) -> None:
         with self.news:
             self.records.append(record)
             self.news.notify_all()
@@ -188,7 +197,7 @@ def stored(spec: Spec, holdings: Holdings, placement: Placement) -> Hiring:
 def drive(
     run: DrivenRun,
     hiring: Hiring,
-    emit: Callable[[dict[str, Any]], int],
+    emit: Callable[[Record], int],
     heed: Callable[[], object] = lambda: None,
 ) -> Any:
     """Run to the end. A coordinator that dies is started again and goes on from its last
@@ -238,7 +247,7 @@ def drive(
         return ended.outcome
 
 
-def pin_to_this_node() -> Any:
+def pin_to_this_node() -> NodeAffinitySchedulingStrategy | None:
     """This node, for the coordinator: checkpoints lie beside the run's folder. Ray's own choice
     would be any node.
 
@@ -265,7 +274,7 @@ class Following:
     """One coordinator, followed by the driver."""
 
     def __init__(
-        self, coordinator: Any, emit: Callable[[dict[str, Any]], int], heed: Callable[[], object]
+        self, coordinator: ActorHandle, emit: Callable[[Record], int], heed: Callable[[], object]
     ) -> None:
         self.coordinator, self.emit, self.heed = coordinator, emit, heed
         self.rounds = 0
