@@ -276,3 +276,108 @@ def test_ui_shows_this_project_s_store_on_loopback(
     command = " ".join(started[0])
     assert f"--backend-store-uri {uri}" in command
     assert "--host 127.0.0.1 --port 5123" in command
+
+
+# -- what belongs to whom --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_sync_ui_and_doctor_look_where_runs_are_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYFL_OUTPUT", str(home / "elsewhere"))
+    monkeypatch.setattr(os, "execv", lambda path, words: None)
+    looked: list[Path] = []
+    monkeypatch.setattr("rayfl.commands.doctor.checks", lambda out, _: looked.append(out) or [])
+    uri = f"sqlite:///{home / 'elsewhere' / 'mlflow.db'}"
+    assert uri in invoked("ui")
+    assert uri in invoked("sync")
+    invoked("doctor")
+    assert looked == [home / "elsewhere"]
+    assert not (home / "outputs").exists()
+
+
+def test_a_run_ends_with_what_people_want_in_this_order() -> None:
+    metrics = {
+        "cost/up_mb": 1.0,
+        "labels/kept": 0.5,
+        "reliability/mean": 0.6,
+        "clusters/count": 3.0,
+        "test/recall/7": 0.1,
+        "test/loss": 1.5,
+        "test/worst_client": 0.2,
+        "test/top5_accuracy": 0.9,
+        "test/macro_f1": 0.4,
+        "test/accuracy": 0.5,
+    }
+    names = [name for name, _ in cli._final_metrics(metrics)]
+    assert names == [
+        "test/accuracy",
+        "test/top5_accuracy",
+        "test/worst_client",
+        "test/macro_f1",
+        "test/loss",
+        "clusters/count",
+        "reliability/mean",
+        "labels/kept",
+    ]
+
+
+MINE = '''
+from rayfl.algorithms.fedavg import FedAvg
+from rayfl.component import component
+
+
+@component
+class Mine(FedAvg):
+    """My own."""
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fleet", ["inline", "ray"])
+def test_a_method_lies_beside_the_configuration_wherever_one_stands(
+    fleet: str, tmp_path: Path
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "project" / "my_own_method.py").write_text(MINE)
+    settings = {**TINY, "method": "my_own_method:Mine", "fleet": fleet, "output": "out"}
+    (tmp_path / "project" / "mine.yaml").write_text(yaml.safe_dump(settings))
+    words = [str(RAYFL), "run", "../project/mine.yaml", "--quiet", "resources.actors=1"]
+    done = subprocess.run(words, cwd=tmp_path / "elsewhere", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "elsewhere" / "out" / "runs").glob("*-Mine-*/result.json"))
+
+
+def test_a_method_that_is_in_neither_folder_is_refused_with_both(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tiny.parent / "configs_of_mine").mkdir()
+    config = tiny.rename(tiny.parent / "configs_of_mine" / "tiny.yaml")
+    code, said = refused(capsys, "config", str(config), "method=nowhere_at_all:Mine")
+    assert code == 2
+    both = f"in {config.parent} or in the working directory {tiny.parent}"
+    assert both in said
+
+
+@pytest.mark.slow
+def test_quickstart_and_the_methods_come_with_the_package(home: Path) -> None:
+    invoked("config", "configs/methods/fedds.yaml")
+    invoked("quickstart", "--quiet", "fleet=inline", "training.rounds=1", "tracking.enabled=false")
+    assert len(list(home.glob("outputs/runs/*/result.json"))) == 2
+
+
+def test_configurations_of_ones_own_come_before_those_of_the_package(home: Path) -> None:
+    (home / "configs").mkdir()
+    (home / "configs" / "quickstart.yaml").write_text("clients: 3")
+    assert yaml.safe_load(invoked("config", "configs/quickstart.yaml"))["clients"] == 3
+
+
+def test_the_package_has_what_it_is_to_be_installed_with() -> None:
+    """What setuptools is told to take lies below the package."""
+    folder = ROOT / "rayfl" / "configs"
+    assert (folder / "quickstart.yaml").samefile(ROOT / "configs" / "quickstart.yaml")
+    names = {path.name for path in (folder / "methods").glob("*.yaml")}
+    assert names == {path.name for path in (ROOT / "configs" / "methods").glob("*.yaml")}
+    assert '"**/*.yaml"' in (ROOT / "pyproject.toml").read_text()

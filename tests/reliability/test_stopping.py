@@ -83,7 +83,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("command", ["run", "config", "scenario build"])
+@pytest.mark.parametrize("command", ["run", "config", "scenario build -o out"])
 def test_a_command_that_has_not_begun_anything_is_stopped_too(
     command: str, number: signal.Signals, tmp_path: Path
 ) -> None:
