@@ -177,7 +177,7 @@ class Carrier:
         from mlflow.entities import Param
 
         items = [Param(key, str(value)[:6000]) for key, value in params.items()]
-        for batch in _slices(items, PARAMS_OF_A_BATCH):
+        for batch in _split_items(items, PARAMS_OF_A_BATCH):
             self.client.log_batch(self.run_id, params=batch)
 
     def _carry_metrics(self, batch: Sequence[Entry]) -> None:
@@ -187,7 +187,7 @@ class Carrier:
         for entry in batch:
             for name, value in entry["values"].items():
                 metrics.append(Metric(name, value, entry["time"], entry["step"]))
-        for part in _slices(metrics, METRICS_OF_A_BATCH):
+        for part in _split_items(metrics, METRICS_OF_A_BATCH):
             self.client.log_batch(self.run_id, metrics=part)
 
     def _carry_tags(self, batch: Sequence[Entry]) -> None:
@@ -247,7 +247,7 @@ def _kind_of(entry: Entry | None) -> str:
     return DAMAGED if entry is None else str(entry["kind"])
 
 
-def _slices(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def _split_items(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

@@ -125,7 +125,7 @@ def _make_store(path: Path) -> None:
     part = _empty_part(path)
     _let_mlflow_make(part, path)
     _remove_companions(path)  # of a file that is gone, they would spoil this one
-    _publish(part, path)
+    _publish_store(part, path)
 
 
 def _finish_store(path: Path) -> None:
@@ -144,7 +144,7 @@ def _finish_store(path: Path) -> None:
         return
     aside = _set_aside(path, keep=True)
     _remove_companions(path)
-    _publish(part, path)
+    _publish_store(part, path)
     log.warning(
         "tracking: %s was of an older MLflow, or its making had been interrupted: it was brought "
         "up to date; what it was before is %s",
@@ -157,7 +157,7 @@ def _replace_store(path: Path, why: str) -> None:
     part = _empty_part(path)
     _let_mlflow_make(part, path)
     aside = _set_aside(path, keep=False)
-    _publish(part, path)
+    _publish_store(part, path)
     log.warning(
         "tracking: %s %s: it is kept as %s, and a new store takes its place. No journal is lost; "
         "`rayfl sync -o %s` carries all of them to the new store",
@@ -197,7 +197,7 @@ def _close_engine(path: Path) -> None:
         engine.dispose()
 
 
-def _publish(part: Path, path: Path) -> None:
+def _publish_store(part: Path, path: Path) -> None:
     """Give a whole store its name, on the disk too."""
     with part.open("rb") as file:
         os.fsync(file.fileno())

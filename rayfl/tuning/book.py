@@ -28,7 +28,7 @@ from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.run import store
 from rayfl.tracking.journal import Journal
-from rayfl.tuning.points import Point, config_of, planned
+from rayfl.tuning.points import Point, config_of, plan_points
 from rayfl.tuning.schema import Sweep, read_sweep
 
 
@@ -69,7 +69,7 @@ class Book:
         (directory / "sweep.yaml").write_text(
             yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False)
         )
-        for point in planned(sweep):
+        for point in plan_points(sweep):
             book.add_point(point.values)
         replace_text(directory / "begun.json", json.dumps({"stamp": book.stamp}))
         return book
@@ -123,13 +123,13 @@ class Book:
     def points(self) -> list[Point]:
         return [
             Point(number, values)
-            for number, values in enumerate(lines(self.directory / "points.jsonl"))
+            for number, values in enumerate(read_lines(self.directory / "points.jsonl"))
         ]
 
     def add_point(self, values: Mapping[str, Any]) -> Point:
         """Note a point before it is tried."""
         number = len(self.points())
-        append(self.directory / "points.jsonl", dict(values))
+        append_line(self.directory / "points.jsonl", dict(values))
         return Point(number, dict(values))
 
     @property
@@ -149,11 +149,11 @@ class Book:
 
     def end(self, trial: str, how: str, **facts: Any) -> None:
         """Note how a trial ended that has not finished."""
-        append(self.directory / "ended.jsonl", {"trial": trial, "how": how, **facts})
+        append_line(self.directory / "ended.jsonl", {"trial": trial, "how": how, **facts})
 
     def ended(self) -> dict[str, dict[str, Any]]:
         """The last that was noted of each trial that did not finish."""
-        return {entry["trial"]: entry for entry in lines(self.directory / "ended.jsonl")}
+        return {entry["trial"]: entry for entry in read_lines(self.directory / "ended.jsonl")}
 
     # -- lives ------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Trial:
     @property
     def values(self) -> Mapping[str, Any]:
         """The point's own, or what a population has made of them."""
-        return note_of(self.lives[-1])["values"] if self.lives else self.point.values
+        return read_note(self.lives[-1])["values"] if self.lives else self.point.values
 
     @cached_property
     def config(self) -> Config:
@@ -225,7 +225,7 @@ class Trial:
         # A run may be all right while the trial failed: when it does not measure what the sweep is
         # about.
         lacking = self.noted.get("how") == "failed" and self.score is None
-        if not lacking and finished(self.directory, self.config.training.rounds):
+        if not lacking and is_finished(self.directory, self.config.training.rounds):
             return "finished"
         return str(self.noted.get("how", "begun"))
 
@@ -236,7 +236,7 @@ class Trial:
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
-        return [] if self.directory is None else history(self.directory)
+        return [] if self.directory is None else read_history(self.directory)
 
     @property
     def rounds(self) -> int:
@@ -250,7 +250,7 @@ class Trial:
             for entry in self.history
             if self._measures(entry)
         ]
-        return scored(self.book.sweep, measured) if measured else None
+        return score_values(self.book.sweep, measured) if measured else None
 
     def _measures(self, entry: Mapping[str, Any]) -> bool:
         return self.book.sweep.metric in entry["metrics"]
@@ -282,12 +282,12 @@ def life_of(name: str, stem: str) -> int:
     return int(rest[1:]) if rest[:1] == "-" and rest[1:].isdigit() else -1
 
 
-def note_of(directory: Path) -> dict[str, Any]:
+def read_note(directory: Path) -> dict[str, Any]:
     """Which trial a run is of."""
     return dict(json.loads((directory / "trial.json").read_text()))
 
 
-def finished(directory: Path, rounds: int) -> bool:
+def is_finished(directory: Path, rounds: int) -> bool:
     """Whether a run has reached its last round and closed its books."""
     record = store.read(directory)
     if record is None or record.rounds < rounds:
@@ -298,7 +298,7 @@ def finished(directory: Path, rounds: int) -> bool:
     return bool(statuses) and statuses[-1] == "FINISHED"
 
 
-def history(directory: Path) -> list[dict[str, Any]]:
+def read_history(directory: Path) -> list[dict[str, Any]]:
     """Every round's metrics, of a run that is over or is not."""
     record = store.read(directory)
     if record is not None:
@@ -311,7 +311,7 @@ def history(directory: Path) -> list[dict[str, Any]]:
     ]
 
 
-def scored(sweep: Sweep, values: list[float]) -> float:
+def score_values(sweep: Sweep, values: list[float]) -> float:
     """One number for the rounds of a trial."""
     if sweep.over == "best":
         return max(values) if sweep.mode == "max" else min(values)
@@ -319,7 +319,7 @@ def scored(sweep: Sweep, values: list[float]) -> float:
     return sum(chosen) / len(chosen)
 
 
-def stretches(config: Config, interval: int | None) -> list[Config]:
+def split_rounds(config: Config, interval: int | None) -> list[Config]:
     """A run in pieces, each with its last round: one piece, unless a scheduler wants a word in
     between."""
     rounds = config.training.rounds
@@ -328,14 +328,14 @@ def stretches(config: Config, interval: int | None) -> list[Config]:
     return [config.model_copy(update={"training": part}) for part in training]
 
 
-def lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The whole lines of a file; a last one that was cut short is not one."""
     if path.exists():
         with path.open(encoding="utf-8") as file:
             yield from (json.loads(line) for line in file if line.endswith("\n"))
 
 
-def append(path: Path, entry: Mapping[str, Any]) -> None:
+def append_line(path: Path, entry: Mapping[str, Any]) -> None:
     """Add a line, after cutting off what a crash left of one."""
     path.touch()
     whole = path.read_bytes().rfind(b"\n") + 1

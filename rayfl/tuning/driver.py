@@ -25,8 +25,8 @@ from rayfl.tracking.journal import Journal
 from rayfl.tracking.tracker import Tracker
 from rayfl.tuning import suggest
 from rayfl.tuning.book import Book, Trial
-from rayfl.tuning.points import config_of, corners, planned, refuse_bad_points
-from rayfl.tuning.result import SweepResult, result_of, write
+from rayfl.tuning.points import config_of, list_corners, plan_points, refuse_bad_points
+from rayfl.tuning.result import SweepResult, result_of, write_result
 from rayfl.tuning.schema import Asha, Sweep, load_sweep, read_sweep
 from rayfl.tuning.stopping import StopFile, SweepStop, stop_by_signals
 from rayfl.tuning.trial import TrialActor
@@ -80,8 +80,8 @@ def sweep(
     """
     chosen = _read_settings(settings)
     if chosen.searcher == "optuna":
-        suggest.require()
-    refuse_bad_points(chosen, planned(chosen))
+        suggest.require_optuna()
+    refuse_bad_points(chosen, plan_points(chosen))
     directory = Book.directory_of(chosen, resume)
     with take_lock(directory / "lock", f"the sweep {chosen.name} ({directory})"):
         book = Book.begun(chosen, resume)
@@ -102,7 +102,7 @@ def _say_nothing(text: str) -> None:
 def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> SweepResult:
     chosen = book.sweep
     with connected(address) if _count_left(book) else nullcontext():
-        base = config_of(chosen, next(corners(chosen)), chosen.seeds[0])
+        base = config_of(chosen, next(list_corners(chosen)), chosen.seeds[0])
         tracker = Tracker(book.directory, tracking_uri(base), base.tracking.enabled)
         try:
             _announce_sweep(tracker, book, base, stop)
@@ -210,7 +210,7 @@ def _conclude_sweep(book: Book, tracker: Tracker) -> SweepResult:
     """Table, figure and best point, on disk and in MLflow."""
     result = result_of(book)
     _close_books(result, tracker)
-    for path in write(result):
+    for path in write_result(result):
         tracker.artifact(path)
     best = result.best
     if best is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayfl.tuning.points import written
+from rayfl.tuning.points import format_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ APART = 0.012
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """One axis: where a value lies between 0 and 1, and what is written beside it."""
 
     title: str
@@ -34,7 +34,7 @@ class Scale:
     named: bool = False
 
 
-def coordinates(result: SweepResult) -> Figure:
+def draw_coordinates(result: SweepResult) -> Figure:
     """The figure; the best point is the thick line, points that were not run to their end are
     dashed."""
     from matplotlib.figure import Figure
@@ -46,13 +46,13 @@ def coordinates(result: SweepResult) -> Figure:
         for path in sweep.search
     ]
     scores = [point.score for point in drawn if point.score is not None] or [0.0]
-    scales.append(numeric(sweep.metric, scores, log=False, flipped=sweep.mode == "min"))
+    scales.append(_scale_numbers(sweep.metric, scores, log=False, flipped=sweep.mode == "min"))
     figure = Figure(figsize=(max(2.2 * len(scales) + 1.2, 5), 4.6), layout="constrained")
     axes = figure.add_subplot()
     for place, point in reversed(list(enumerate(drawn))):
-        line(axes, scales, point, place, len(drawn))
+        _draw_line(axes, scales, point, place, len(drawn))
     for x, scale in enumerate(scales):
-        upright(axes, x, scale, last=x + 1 == len(scales))
+        _draw_axis(axes, x, scale, last=x + 1 == len(scales))
     axes.set(xlim=(-0.55, len(scales) - 0.55), ylim=(-0.06, 1.06), yticks=[])
     axes.set_xticks(range(len(scales)), [scale.title.replace(".", ".\n", 1) for scale in scales])
     axes.tick_params(axis="x", length=0, pad=8)
@@ -64,7 +64,9 @@ def coordinates(result: SweepResult) -> Figure:
     return figure
 
 
-def line(axes: Axes, scales: Sequence[Scale], point: Standing, place: int, count: int) -> None:
+def _draw_line(
+    axes: Axes, scales: Sequence[AxisScale], point: Standing, place: int, count: int
+) -> None:
     """One point, from axis to axis."""
     from matplotlib import colormaps
 
@@ -86,7 +88,7 @@ def line(axes: Axes, scales: Sequence[Scale], point: Standing, place: int, count
     )
 
 
-def upright(axes: Axes, x: int, scale: Scale, *, last: bool) -> None:
+def _draw_axis(axes: Axes, x: int, scale: AxisScale, *, last: bool) -> None:
     """An axis with its marks, readable over the lines; those of the last one stand at its free
     side."""
     axes.axvline(x, 0.06 / 1.12, 1.06 / 1.12, color="#666666", linewidth=1, zorder=1)
@@ -97,27 +99,31 @@ def upright(axes: Axes, x: int, scale: Scale, *, last: bool) -> None:
         axes.text(x + aside, height, text, ha=side, va="center", fontsize=8, bbox=box, zorder=4)
 
 
-def scale_of(path: str, values: Sequence[Any], sweep: Any) -> Scale:
+def scale_of(path: str, values: Sequence[Any], sweep: Any) -> AxisScale:
     """The axis of one setting."""
     domain = sweep.search[path]
     known = domain.values or list(values)
     if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in known):
-        return categorical(path, known)
+        return _scale_choices(path, known)
     numbers = [float(value) for value in known]
     spread = min(numbers, default=0.0) > 0 and max(numbers) / min(numbers) >= LOG_FROM
-    return numeric(
+    return _scale_numbers(
         path, numbers, log=domain.loguniform is not None or (domain.values is not None and spread)
     )
 
 
-def categorical(title: str, choices: Sequence[Any]) -> Scale:
+def _scale_choices(title: str, choices: Sequence[Any]) -> AxisScale:
     """Choices from the top down, in the order of the sweep file."""
     places = np.linspace(0.95, 0.05, len(choices)) if len(choices) > 1 else np.array([0.5])
-    marks = [(float(y), short(choice)) for y, choice in zip(places, choices, strict=True)]
-    return Scale(title, lambda value: float(places[list(choices).index(value)]), marks, named=True)
+    marks = [(float(y), _shorten_choice(choice)) for y, choice in zip(places, choices, strict=True)]
+    return AxisScale(
+        title, lambda value: float(places[list(choices).index(value)]), marks, named=True
+    )
 
 
-def numeric(title: str, numbers: Sequence[float], *, log: bool, flipped: bool = False) -> Scale:
+def _scale_numbers(
+    title: str, numbers: Sequence[float], *, log: bool, flipped: bool = False
+) -> AxisScale:
     """Numbers from the least to the greatest; where less is better, the other way round."""
     distinct = sorted({*numbers}) or [0.0]
     low, high = distinct[0], distinct[-1]
@@ -132,14 +138,16 @@ def numeric(title: str, numbers: Sequence[float], *, log: bool, flipped: bool = 
     # Few values are marked themselves, unless two of them would be written over each other.
     apart = np.diff(sorted(place(value) for value in distinct))
     own = len(distinct) <= MARKED and (len(apart) == 0 or float(apart.min()) > 0.05)
-    return Scale(title, place, [(place(v), f"{v:.3g}") for v in (distinct if own else spread)])
+    return AxisScale(title, place, [(place(v), f"{v:.3g}") for v in (distinct if own else spread)])
 
 
-def short(choice: Any) -> str:
+def _shorten_choice(choice: Any) -> str:
     """A choice in a few letters; of a component, its name and what is set in it."""
     if isinstance(choice, Mapping) and "name" in choice:
-        settings = [f"{key}={written(value)}" for key, value in choice.items() if key != "name"]
+        settings = [
+            f"{key}={format_value(value)}" for key, value in choice.items() if key != "name"
+        ]
         text = " ".join([str(choice["name"]).rpartition(":")[2], *settings])
     else:
-        text = written(choice)
+        text = format_value(choice)
     return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"

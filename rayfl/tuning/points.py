@@ -26,16 +26,16 @@ class Point:
 
     @property
     def label(self) -> str:
-        return label(self.values)
+        return format_values(self.values)
 
 
-def label(values: Mapping[str, Any]) -> str:
+def format_values(values: Mapping[str, Any]) -> str:
     """`training.lr=0.1 method={name: fedprox, mu: 0.1}`: overrides, as a command line takes
     them."""
-    return " ".join(f"{path}={written(value)}" for path, value in values.items())
+    return " ".join(f"{path}={format_value(value)}" for path, value in values.items())
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in one line of YAML, numbers short enough to read."""
     if isinstance(value, float):
         return repr(value) if len(repr(value)) < 8 else f"{value:.4g}"
@@ -43,7 +43,7 @@ def written(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def planned(sweep: Sweep) -> list[Point]:
+def plan_points(sweep: Sweep) -> list[Point]:
     """All points of a grid or of random draws, always the same ones; none for a searcher that asks
     as it goes."""
     if sweep.searcher == "optuna":
@@ -63,7 +63,7 @@ def planned(sweep: Sweep) -> list[Point]:
     return points
 
 
-def corners(sweep: Sweep) -> Iterator[dict[str, Any]]:
+def list_corners(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """What to try before a search that asks as it goes: all ends and choices of one setting at a
     time."""
     first = {path: domain.corners()[0] for path, domain in sweep.search.items()}
@@ -87,14 +87,14 @@ def settings_of(sweep: Sweep, values: Mapping[str, Any], seed: int) -> dict[str,
 
 def config_of(sweep: Sweep, values: Mapping[str, Any], seed: int) -> Config:
     """The configuration of a trial, or a ConfigError that says at which values."""
-    return validated(settings_of(sweep, values, seed), f"{label(values)} seed={seed}")
+    return validated(settings_of(sweep, values, seed), f"{format_values(values)} seed={seed}")
 
 
 def refuse_bad_points(sweep: Sweep, points: Sequence[Point]) -> None:
     """Nothing starts before every configuration is known to be one."""
     tried = [dict(point.values) for point in points]
     if sweep.searcher == "optuna" or sweep.stretch:
-        tried += corners(sweep)
+        tried += list_corners(sweep)
     problems = []
     for values in tried:
         try:

@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from rayfl.config.schema import mask
-from rayfl.tuning.book import Book, Trial, note_of
-from rayfl.tuning.points import label, settings_of, written
+from rayfl.tuning.book import Book, Trial, read_note
+from rayfl.tuning.points import format_value, format_values, settings_of
 from rayfl.tuning.schema import Sweep
 
 SHOWN = 12
@@ -131,11 +131,13 @@ def table(result: SweepResult, shown: int = SHOWN) -> str:
     rows = [["", sweep.metric, "std", "seeds", "rounds", "", "settings"]]
     for place, point in enumerate(result.points[:shown], 1):
         numbers = [
-            number(point.score),
-            number(point.spread),
+            _format_score(point.score),
+            _format_score(point.spread),
             f"{len(point.scores)}/{len(sweep.seeds)}",
         ]
-        rows.append([f"{place}.", *numbers, f"{point.rounds}", point.status, label(point.values)])
+        rows.append(
+            [f"{place}.", *numbers, f"{point.rounds}", point.status, format_values(point.values)]
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     text = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -147,7 +149,7 @@ def table(result: SweepResult, shown: int = SHOWN) -> str:
     )
 
 
-def number(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
@@ -157,18 +159,18 @@ def verdict(result: SweepResult) -> str:
     if best is None:
         return "no trial has come to a score yet"
     spread = "" if best.spread is None else f" +- {best.spread:.4f}"
-    measured = measure(result.sweep, len(best.scores))
+    measured = _describe_measure(result.sweep, len(best.scores))
     whole = "" if best.complete else " (not run to its end)"
-    born = lineage(best.trials[0])
+    born = _describe_lineage(best.trials[0])
     last = " (with its last settings from the first round)" if born else ""
     lines = [
         f"best point       {best.number}, of {len(result.points)}{whole}",
-        f"score            {number(best.score)}{spread}  ({measured})",
-        *(f"setting          {path}={written(value)}" for path, value in best.values.items()),
+        f"score            {_format_score(best.score)}{spread}  ({measured})",
+        *(f"setting          {path}={format_value(value)}" for path, value in best.values.items()),
         *born,
-        f"overrides        {overrides(best.values)}",
-        *(f"seed {t.seed:<11} {number(t.score)}  {_run_name(t)}" for t in best.trials),
-        f"run it again     {command(result)}{last}",
+        f"overrides        {_quote_overrides(best.values)}",
+        *(f"seed {t.seed:<11} {_format_score(t.score)}  {_run_name(t)}" for t in best.trials),
+        f"run it again     {_command_of(result)}{last}",
     ]
     return "\n".join(lines)
 
@@ -177,7 +179,7 @@ def _run_name(trial: Trial) -> str:
     return trial.directory.name if trial.directory else "none"
 
 
-def measure(sweep: Sweep, seeds: int) -> str:
+def _describe_measure(sweep: Sweep, seeds: int) -> str:
     """What a score is the mean of."""
     over = {
         "last": f"mean of the last {sweep.window} values",
@@ -187,26 +189,26 @@ def measure(sweep: Sweep, seeds: int) -> str:
     return f"{sweep.metric}, {over}, {seeds} seed{'' if seeds == 1 else 's'}"
 
 
-def lineage(trial: Trial) -> list[str]:
+def _describe_lineage(trial: Trial) -> list[str]:
     """How the settings of a population's member came to be, where they changed on the way."""
-    steps = [note_of(directory) for directory in trial.lives[1:]]
+    steps = [read_note(directory) for directory in trial.lives[1:]]
     begun = [(*note["from"], note["values"]) for note in steps if note["from"]]
     return [
-        f"from round {round_:<5} with the state of {origin}: {label(values)}"
+        f"from round {round_:<5} with the state of {origin}: {format_values(values)}"
         for origin, round_, values in begun
     ]
 
 
-def overrides(values: Mapping[str, Any]) -> str:
+def _quote_overrides(values: Mapping[str, Any]) -> str:
     """The point's values as a shell takes them, exactly."""
     pairs = [
-        (path, repr(value) if isinstance(value, float) else written(value))
+        (path, repr(value) if isinstance(value, float) else format_value(value))
         for path, value in values.items()
     ]
     return " ".join(shlex.quote(f"{path}={text}") for path, text in pairs)
 
 
-def command(result: SweepResult) -> str:
+def _command_of(result: SweepResult) -> str:
     """What runs the best point again, with the first seed; its configuration is written beside the
     sweep."""
     (result.directory / "best.yaml").write_text(yaml.safe_dump(result.best_config, sort_keys=False))
@@ -216,7 +218,7 @@ def command(result: SweepResult) -> str:
 # -- for files -----------------------------------------------------------------------------------
 
 
-def rows(result: SweepResult) -> list[dict[str, Any]]:
+def list_rows(result: SweepResult) -> list[dict[str, Any]]:
     """The table as plain values, best point first."""
     return [
         {
@@ -233,11 +235,11 @@ def rows(result: SweepResult) -> list[dict[str, Any]]:
     ]
 
 
-def write(result: SweepResult) -> list[Path]:
+def write_result(result: SweepResult) -> list[Path]:
     """`table.csv`, `table.json`, `best.yaml` and the figure; their paths."""
-    from rayfl.tuning.figure import coordinates
+    from rayfl.tuning.figure import draw_coordinates
 
-    folder, table_rows = result.directory, rows(result)
+    folder, table_rows = result.directory, list_rows(result)
     trials = [
         {
             "trial": trial.id,
@@ -255,23 +257,24 @@ def write(result: SweepResult) -> list[Path]:
     (folder / "table.json").write_text(
         json.dumps({"points": table_rows, "trials": trials}, indent=1)
     )
-    (folder / "table.csv").write_text(as_csv(table_rows))
-    command(result)
-    coordinates(result).savefig(folder / "coordinates.png", dpi=130)
+    (folder / "table.csv").write_text(format_csv(table_rows))
+    _command_of(result)
+    draw_coordinates(result).savefig(folder / "coordinates.png", dpi=130)
     return [
         folder / name
         for name in ("sweep.yaml", "table.csv", "table.json", "best.yaml", "coordinates.png")
     ]
 
 
-def as_csv(table_rows: Sequence[Mapping[str, Any]]) -> str:
+def format_csv(table_rows: Sequence[Mapping[str, Any]]) -> str:
     """Components as YAML in one line, what is missing left empty."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(list(table_rows[0]) if table_rows else [])
     for row in table_rows:
         plain = [
-            written(value) if isinstance(value, (dict, list)) else value for value in row.values()
+            format_value(value) if isinstance(value, (dict, list)) else value
+            for value in row.values()
         ]
         writer.writerow(["" if value is None else value for value in plain])
     return stream.getvalue()

@@ -194,7 +194,7 @@ SCHEDULERS: Registry[Any] = Registry(
 )
 
 
-def named(text: str) -> str:
+def _refuse_odd_name(text: str) -> str:
     """The name of a folder."""
     if (
         not text
@@ -208,7 +208,7 @@ def named(text: str) -> str:
 class Sweep(Section):
     """A search."""
 
-    name: Annotated[str, AfterValidator(named)] = "sweep"
+    name: Annotated[str, AfterValidator(_refuse_odd_name)] = "sweep"
     """By default the file's own name; what is known of the sweep is kept below
     output/sweeps/NAME."""
     base: str | list[str] = Field(default_factory=list)
@@ -238,7 +238,7 @@ class Sweep(Section):
     @classmethod
     def dotted(cls, written: Any) -> Any:
         """`training: {lr: ...}` is the same as `training.lr: ...`."""
-        return dict(flat(written)) if isinstance(written, Mapping) else written
+        return dict(_flatten(written)) if isinstance(written, Mapping) else written
 
     @model_validator(mode="after")
     def searchable(self) -> Self:
@@ -289,7 +289,7 @@ class Sweep(Section):
         return self.model_dump(mode="json", exclude={"at_once", "retries"})
 
 
-def flat(written: Mapping[Any, Any], above: str = "") -> list[tuple[str, Any]]:
+def _flatten(written: Mapping[Any, Any], above: str = "") -> list[tuple[str, Any]]:
     """Nested settings with dotted names, down to what looks like a domain."""
     pairs: list[tuple[str, Any]] = []
     for key, value in written.items():
@@ -297,7 +297,7 @@ def flat(written: Mapping[Any, Any], above: str = "") -> list[tuple[str, Any]]:
         # A mapping at the top that is no domain may as well be one that is misspelt; the message is
         # better there.
         deeper = nested and all(isinstance(inner, Mapping) for inner in value.values())
-        pairs += flat(value, f"{above}{key}.") if deeper else [(f"{above}{key}", value)]
+        pairs += _flatten(value, f"{above}{key}.") if deeper else [(f"{above}{key}", value)]
     return pairs
 
 

@@ -38,14 +38,14 @@ class OverSeeds(Searcher):  # type: ignore[misc]
         # The sampler begins anew; from the same seed it would draw the points again that it drew
         # before.
         seed = book.sweep.seed + len(points)
-        self.study = study(
-            book.sweep, [encoded(book.sweep, points[number]) for number in open_], seed
+        self.study = _make_search(
+            book.sweep, [_encode_point(book.sweep, points[number]) for number in open_], seed
         )
         for number in open_:
             self.study.suggest(str(number))
         for number in {*points} - {*open_}:
-            known = mean(self.scores[number])
-            parameters = encoded(book.sweep, points[number])
+            known = _mean_score(self.scores[number])
+            parameters = _encode_point(book.sweep, points[number])
             self.study.add_evaluated_point(parameters, known, error=known is None)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
@@ -54,7 +54,7 @@ class OverSeeds(Searcher):  # type: ignore[misc]
         if not self.left:
             if points >= sweep.samples:
                 return str(Searcher.FINISHED)
-            point = self.book.add_point(decoded(sweep, self.study.suggest(str(points))))
+            point = self.book.add_point(_decode_point(sweep, self.study.suggest(str(points))))
             self.left.extend(Trial(self.book, point, seed, {}) for seed in sweep.seeds)
         trial = self.left.popleft()
         self.given[trial_id] = trial.point.number
@@ -68,7 +68,7 @@ class OverSeeds(Searcher):  # type: ignore[misc]
         scores = self.scores.setdefault(number, [])
         scores.append(None if error or not result else result.get("score"))
         if len(scores) == len(self.book.sweep.seeds):
-            known = mean(scores)
+            known = _mean_score(scores)
             self.study.on_trial_complete(
                 str(number), None if known is None else {"score": known}, error=known is None
             )
@@ -83,13 +83,13 @@ class OverSeeds(Searcher):  # type: ignore[misc]
         """Nothing: see the book."""
 
 
-def mean(scores: list[float | None]) -> float | None:
+def _mean_score(scores: list[float | None]) -> float | None:
     """None if any is missing."""
     known = [score for score in scores if score is not None]
     return sum(known) / len(known) if len(known) == len(scores) else None
 
 
-def require() -> None:
+def require_optuna() -> None:
     """Optuna, or a message that says how to get it."""
     try:
         import optuna  # noqa: F401
@@ -100,17 +100,17 @@ def require() -> None:
         ) from None
 
 
-def study(sweep: Sweep, first: list[dict[str, Any]], seed: int) -> Any:
+def _make_search(sweep: Sweep, first: list[dict[str, Any]], seed: int) -> Any:
     """A study of the sweep's settings that begins with these points."""
     import optuna
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    space = {path: distribution(domain) for path, domain in sweep.search.items()}
+    space = {path: _distribution_of(domain) for path, domain in sweep.search.items()}
     return OptunaSearch(space, metric="score", mode=sweep.mode, points_to_evaluate=first, seed=seed)
 
 
-def distribution(domain: Domain) -> Any:
+def _distribution_of(domain: Domain) -> Any:
     """Choices are numbered, because Optuna knows no mappings."""
     from optuna import distributions
 
@@ -123,7 +123,7 @@ def distribution(domain: Domain) -> Any:
     return distributions.FloatDistribution(low, high, log=domain.loguniform is not None, step=step)
 
 
-def encoded(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_point(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     """A point as Optuna writes it."""
     domains = sweep.search
     return {
@@ -132,7 +132,7 @@ def encoded(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def decoded(sweep: Sweep, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _decode_point(sweep: Sweep, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A point as Optuna means it."""
     found = {}
     for path, domain in sweep.search.items():

@@ -28,8 +28,16 @@ from rayfl.run.engine import Record
 from rayfl.run.experiment import Interrupted, Stop, run
 from rayfl.run.progress import Silent
 from rayfl.tracking.journal import Journal
-from rayfl.tuning.book import Book, Source, finished, history, note_of, scored, stretches
-from rayfl.tuning.points import label, settings_of
+from rayfl.tuning.book import (
+    Book,
+    Source,
+    is_finished,
+    read_history,
+    read_note,
+    score_values,
+    split_rounds,
+)
+from rayfl.tuning.points import format_values, settings_of
 
 COPY = "checkpoint"
 
@@ -109,7 +117,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         self.book = Book.open(Path(config["sweep"]))
         self.values, self.seed = dict(config["trial"]["values"]), config["trial"]["seed"]
         self.whole = validated(
-            settings_of(self.book.sweep, self.values, self.seed), label(self.values)
+            settings_of(self.book.sweep, self.values, self.seed), format_values(self.values)
         )
         self.directory: Path | None = None
         self.told, self.latest = 0, 0
@@ -158,14 +166,14 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
                         if name.startswith(("test/", "labels/"))
                     },
                     metric: seen[metric],
-                    "score": scored(self.book.sweep, measured),
+                    "score": score_values(self.book.sweep, measured),
                     "round": self.latest,
                     "rounds": rounds,
                     "done": self.latest >= rounds,
                 }
         last = {
             metric: seen.get(metric, nan),
-            "score": scored(self.book.sweep, measured or [nan]),
+            "score": score_values(self.book.sweep, measured or [nan]),
             "round": self.latest,
         }
         while self.running is not None and self.running.stopped:
@@ -181,12 +189,12 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         """Every round, and whether Tune is to hear of it. What ended before is read, not run."""
         rounds, interval = self.whole.training.rounds, self.book.sweep.stretch
         directory = self.directory = self.directory or self._life(None)
-        if finished(directory, rounds) or "how" in self._stopped():
-            yield from ((record, True) for record in history(directory))
+        if is_finished(directory, rounds) or "how" in self._stopped():
+            yield from ((record, True) for record in read_history(directory))
             return
-        past = history(directory)
+        past = read_history(directory)
         known = max(self.told, past[-1]["round"]) if past else self.told
-        for stretch in stretches(self._config(directory), interval):
+        for stretch in split_rounds(self._config(directory), interval):
             end = stretch.training.rounds
             if end < rounds and end <= known:
                 continue
@@ -204,7 +212,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
 
     def _config(self, directory: Path) -> Config:
         """The trial's configuration on the resources that Tune has given it."""
-        settings = adorned(self.book, self.trial_name, self.values, self.seed, directory)
+        settings = _adorn_settings(self.book, self.trial_name, self.values, self.seed, directory)
         settings["tracking"]["uri"] = self.config["tracking"]
         bundles = [] if self.trial_resources is None else self.trial_resources.bundles
         if self.whole.fleet == "ray" and bundles:
@@ -213,7 +221,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             settings = put(
                 settings, ["resources"], {**pinned, "gpus_per_client": bundles[0].get("GPU", 0)}
             )
-        return validated(settings, label(self.values))
+        return validated(settings, format_values(self.values))
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -227,7 +235,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             and self.running is not None
             and not self.running.thread.is_alive()
         ):
-            CheckpointStore(checkpoints(self._config(directory), directory)).hand_on(
+            CheckpointStore(_checkpoints_of(self._config(directory), directory)).hand_on(
                 f"{checkpoint_dir}/{COPY}"
             )
 
@@ -244,28 +252,28 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         )
         self.directory = self._life(Source(pointer["run"], pointer["round"]))
         if not (self.directory / "config.yaml").exists():
-            own = checkpoints(self._config(self.directory), self.directory)
+            own = _checkpoints_of(self._config(self.directory), self.directory)
             CheckpointStore(str(theirs)).hand_on(own, self.whole.digest)
 
     def _mine(self, run: str) -> bool:
-        return bool(note_of(self.book.output / "runs" / run)["digest"] == self.whole.digest)
+        return bool(read_note(self.book.output / "runs" / run)["digest"] == self.whole.digest)
 
     def _life(self, source: Source | None) -> Path:
         """The run of these settings with this beginning; a new one if there is none."""
         for directory in reversed(self.book.lives(self.trial_name)):
-            note = note_of(directory)
+            note = read_note(directory)
             begun = source is None or note["from"] == [source.run, source.round]
             if begun and note["digest"] == self.whole.digest:
                 return directory
         return self.book.new_life(self.trial_name, self.values, self.whole.digest, source)
 
 
-def checkpoints(config: Config, directory: Path) -> str:
+def _checkpoints_of(config: Config, directory: Path) -> str:
     """Where a run keeps its checkpoints."""
     return config.checkpoint.uri or str(directory / "checkpoints")
 
 
-def adorned(
+def _adorn_settings(
     book: Book, trial: str, values: dict[str, Any], seed: int, directory: Path
 ) -> dict[str, Any]:
     """A trial's settings with a name in MLflow, below the sweep's own run; and a place of its own
@@ -282,7 +290,7 @@ def adorned(
         "point": str(int(trial.partition("-")[0])),
         **searched,
     }
-    begun = note_of(directory)["from"]
+    begun = read_note(directory)["from"]
     tags |= {"begun_from": f"{begun[0]} round {begun[1]}"} if begun else {}
     parent = Journal(book.directory).noted()
     tags |= {"mlflow.parentRunId": parent["run_id"]} if "run_id" in parent else {}

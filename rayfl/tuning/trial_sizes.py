@@ -12,7 +12,7 @@ from ray import tune
 from rayfl.config.schema import Config
 from rayfl.fleet.on_ray.coordinator import placed
 from rayfl.tuning.book import Book
-from rayfl.tuning.points import config_of, corners
+from rayfl.tuning.points import config_of, list_corners
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrialSizes:
         sweep = book.sweep
         if sweep.at_once != "auto":
             return cls(book, sweep.at_once)
-        config = config_of(sweep, next(corners(sweep)), sweep.seeds[0])
+        config = config_of(sweep, next(list_corners(sweep)), sweep.seeds[0])
         wanted = config.resources.actors
         most = _count_places(config) // (wanted if isinstance(wanted, int) else 1)
         return cls(book, max(1, min(most, book.count)))

@@ -17,7 +17,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.tuning.book import Book, Trial
-from rayfl.tuning.points import config_of, corners
+from rayfl.tuning.points import config_of, list_corners
 from rayfl.tuning.schema import Asha, Domain, Pbt, Sweep
 
 QUIET = {
@@ -88,7 +88,7 @@ def _make_population(sweep: Sweep, population: Pbt) -> TrialScheduler:
 
 
 def _longest_run(sweep: Sweep) -> int:
-    configs = [config_of(sweep, values, sweep.seeds[0]) for values in corners(sweep)]
+    configs = [config_of(sweep, values, sweep.seeds[0]) for values in list_corners(sweep)]
     return max(config.training.rounds for config in configs)
 
 

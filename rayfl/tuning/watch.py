@@ -14,7 +14,7 @@ from ray import tune
 from rayfl.run.progress import duration
 from rayfl.tracking.tracker import Tracker
 from rayfl.tuning.book import Book
-from rayfl.tuning.points import label
+from rayfl.tuning.points import format_values
 from rayfl.tuning.schema import Asha
 
 SECONDS = 10.0
@@ -43,7 +43,7 @@ class Watch(tune.Callback):  # type: ignore[misc]
         name = str(trial)
         if name not in self.running and name not in self.past:
             told = trial.config["trial"]
-            self.tell(f"{name}  begins  {label(told['values'])} seed={told['seed']}")
+            self.tell(f"{name}  begins  {format_values(told['values'])} seed={told['seed']}")
         self.running[name] = ""
 
     def on_trial_result(
@@ -72,15 +72,15 @@ class Watch(tune.Callback):  # type: ignore[misc]
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         again = f"{trial.run_metadata.num_failures} of {self.book.sweep.retries}"
-        self.tell(f"{trial}  failed and is taken up again ({again}): {reason(trial)}")
+        self.tell(f"{trial}  failed and is taken up again ({again}): {_find_reason(trial)}")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.running.pop(str(trial), None)
         if self.book.stop_file.exists():
             return
-        self.book.end(str(trial), "failed", error=reason(trial))
+        self.book.end(str(trial), "failed", error=_find_reason(trial))
         self.ended += 1
-        self.tell(f"{trial}  failed  {reason(trial)}  ({self.ended}/{self.count})")
+        self.tell(f"{trial}  failed  {_find_reason(trial)}  ({self.ended}/{self.count})")
 
     # -- sums -------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Watch(tune.Callback):  # type: ignore[misc]
         return duration(passed / done * (self.count - self.ended)) if done else "unknown time"
 
 
-def reason(trial: Any) -> str:
+def _find_reason(trial: Any) -> str:
     """The line of a traceback that says what was wrong."""
     path = trial.error_file
     text = Path(path).read_text(errors="replace") if path and Path(path).exists() else ""

@@ -9,7 +9,7 @@ import pytest
 
 from rayfl.config.schema import validated
 from rayfl.errors import ConfigError
-from rayfl.tuning.book import Book, append, life_of, lines, scored, stretches
+from rayfl.tuning.book import Book, append_line, life_of, read_lines, score_values, split_rounds
 from rayfl.tuning.figure import scale_of
 from tests.tuning.tiny import FEDPROX, TINY, sweep_for
 
@@ -57,11 +57,11 @@ def test_lives_of_a_trial_are_told_from_other_trials_and_kept_in_order(tmp_path:
 
 def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "ended.jsonl"
-    append(path, {"a": 1})
+    append_line(path, {"a": 1})
     path.write_text(path.read_text() + '{"b": ')
-    assert list(lines(path)) == [{"a": 1}]
-    append(path, {"c": 3})
-    assert list(lines(path)) == [{"a": 1}, {"c": 3}]
+    assert list(read_lines(path)) == [{"a": 1}]
+    append_line(path, {"c": 3})
+    assert list(read_lines(path)) == [{"a": 1}, {"c": 3}]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_line_that_a_crash_cut_short_spoils_no_other(tmp_path: Path) -> None:
 )
 def test_a_score_sums_up_the_rounds(tmp_path: Path, over: str, mode: str, score: float) -> None:
     sweep = sweep_for(tmp_path, over=over, mode=mode, window=2)
-    assert scored(sweep, [1.0, 4.0, 2.0]) == score
+    assert score_values(sweep, [1.0, 4.0, 2.0]) == score
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_score_sums_up_the_rounds(tmp_path: Path, over: str, mode: str, score:
 )
 def test_a_population_s_runs_are_made_in_stretches(interval: int | None, ends: list[int]) -> None:
     config = validated(TINY)
-    parts = stretches(config, interval)
+    parts = split_rounds(config, interval)
     assert [part.training.rounds for part in parts] == ends
     assert {part.digest for part in parts} == {config.digest}
 

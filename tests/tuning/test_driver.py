@@ -22,10 +22,10 @@ from rayfl.locks import LockHeldError, take_lock
 from rayfl.run.experiment import Interrupted
 from rayfl.tracking.tracker import quiet_client
 from rayfl.tuning import stopping
-from rayfl.tuning.book import Book, history, lines, note_of, place
+from rayfl.tuning.book import Book, place, read_history, read_lines, read_note
 from rayfl.tuning.driver import sweep as run_sweep
 from rayfl.tuning.points import config_of, settings_of
-from rayfl.tuning.result import SweepResult, as_csv, result_of, rows, table, verdict
+from rayfl.tuning.result import SweepResult, format_csv, list_rows, result_of, table, verdict
 from rayfl.tuning.schema import Sweep
 from rayfl.tuning.stopping import stop_by_signals
 from rayfl.tuning.tune_setup import draw_from_seed
@@ -40,7 +40,7 @@ def search(sweep: Sweep, resume: bool = False) -> tuple[SweepResult, list[str]]:
 
 
 def journal(directory: Path, kind: str) -> list[dict[str, Any]]:
-    return [entry for entry in lines(directory / "journal.jsonl") if entry["kind"] == kind]
+    return [entry for entry in read_lines(directory / "journal.jsonl") if entry["kind"] == kind]
 
 
 def actors() -> dict[int, str]:
@@ -128,9 +128,9 @@ class TestGrid:
         assert load_config(Path(words[2])).digest == config_of(grid.sweep, best.values, 0).digest
 
     def test_the_table_is_kept_as_csv_and_json(self, grid: SweepResult) -> None:
-        assert (grid.directory / "table.csv").read_text() == as_csv(rows(grid))
+        assert (grid.directory / "table.csv").read_text() == format_csv(list_rows(grid))
         written = json.loads((grid.directory / "table.json").read_text())
-        assert written["points"] == rows(grid)
+        assert written["points"] == list_rows(grid)
         assert [trial["mlflow_run_id"] for trial in written["trials"]] == [
             run.info.run_id for run in nested(grid)[1]
         ]
@@ -235,12 +235,14 @@ def test_a_population_takes_over_the_state_of_its_best(tmp_path: Path, cluster: 
     result, _ = search(sweep)
     assert [(trial.status, trial.rounds) for trial in result.trials] == [("finished", 6)] * 2
     lives = {life.name: life for trial in result.trials for life in trial.lives}
-    origins = {name: note_of(life)["from"] for name, life in lives.items() if note_of(life)["from"]}
+    origins = {
+        name: read_note(life)["from"] for name, life in lives.items() if read_note(life)["from"]
+    }
     assert origins, "the worse one was replaced"
     for name, (origin, reached) in origins.items():
         assert reached in (2, 4)
         assert origin.rpartition("-s0")[0] != name.rpartition("-s0")[0]
-        own, theirs = history(lives[name]), history(lives[origin])
+        own, theirs = read_history(lives[name]), read_history(lives[origin])
         assert [record["metrics"] for record in own[:reached]] == [
             record["metrics"] for record in theirs[:reached]
         ]

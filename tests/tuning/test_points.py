@@ -13,8 +13,14 @@ from hypothesis import given, strategies as st
 from rayfl.config.schema import from_yaml
 from rayfl.errors import ConfigError
 from rayfl.tuning.driver import sweep as run_sweep
-from rayfl.tuning.points import config_of, label, planned, refuse_bad_points, settings_of
-from rayfl.tuning.result import overrides
+from rayfl.tuning.points import (
+    config_of,
+    format_values,
+    plan_points,
+    refuse_bad_points,
+    settings_of,
+)
+from rayfl.tuning.result import _quote_overrides
 from rayfl.tuning.schema import Domain
 from tests.tuning.tiny import FEDPROX, sweep_for
 
@@ -27,7 +33,7 @@ def test_a_grid_is_every_combination_and_draws_are_made_at_each_of_its_points(
         {"training.lr": {"grid": [1, 2]}, "method": {"grid": ["fedavg", FEDPROX]}},
         samples=9,
     )
-    assert [point.label for point in planned(grid)] == [
+    assert [point.label for point in plan_points(grid)] == [
         "training.lr=1 method=fedavg",
         "training.lr=1 method={name: fedprox, mu: 0.1}",
         "training.lr=2 method=fedavg",
@@ -35,13 +41,13 @@ def test_a_grid_is_every_combination_and_draws_are_made_at_each_of_its_points(
     ]
     search = {"training.lr": {"grid": [1, 2]}, "training.momentum": {"uniform": [0, 0.5]}}
     mixed = sweep_for(tmp_path, search, searcher="random", samples=3)
-    points = planned(mixed)
+    points = plan_points(mixed)
     assert [point.values["training.lr"] for point in points] == [1, 1, 1, 2, 2, 2]
     assert len({point.values["training.momentum"] for point in points}) == 6
-    assert points == planned(mixed), (
+    assert points == plan_points(mixed), (
         "the same draws every time: a resumed sweep has the same points"
     )
-    assert points != planned(mixed.model_copy(update={"seed": 1}))
+    assert points != plan_points(mixed.model_copy(update={"seed": 1}))
 
 
 bounds = st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)).filter(
@@ -120,7 +126,7 @@ def test_the_ends_of_a_range_are_tried_before_a_search_that_asks_as_it_goes(
         tmp_path, search, searcher=searcher, scheduler="none" if searcher == "optuna" else "pbt"
     )
     with pytest.raises(ConfigError, match=r"training\.momentum: must be less than 1; got 1"):
-        refuse_bad_points(sweep, planned(sweep))
+        refuse_bad_points(sweep, plan_points(sweep))
 
 
 json_values = st.recursive(
@@ -137,7 +143,7 @@ json_values = st.recursive(
 
 @given(value=json_values)
 def test_overrides_say_exactly_the_point_to_a_shell(value: Any) -> None:
-    (word,) = shlex.split(overrides({"a.b": value}))
+    (word,) = shlex.split(_quote_overrides({"a.b": value}))
     path, _, text = word.partition("=")
     assert (path, from_yaml(text, "")) == ("a.b", value)
-    assert "\n" not in label({"a.b": value})
+    assert "\n" not in format_values({"a.b": value})

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rayfl.errors import ConfigError
-from rayfl.tuning.points import planned, refuse_bad_points
+from rayfl.tuning.points import plan_points, refuse_bad_points
 from rayfl.tuning.schema import load_sweep, read_sweep
 from tests.tuning.tiny import GRID
 
@@ -93,7 +93,7 @@ def test_a_wrong_sweep_is_refused_with_rule_value_and_remedy(
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_the_repository_s_sweeps_are_good(path: Path) -> None:
     sweep = load_sweep(path)
-    refuse_bad_points(sweep, planned(sweep))
+    refuse_bad_points(sweep, plan_points(sweep))
     assert sweep.name == path.stem
     assert (
         read_sweep(yaml.safe_load(yaml.safe_dump(sweep.model_dump(mode="json"))), Path()) == sweep
