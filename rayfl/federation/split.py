@@ -19,14 +19,14 @@ from pydantic import BeforeValidator
 
 from rayfl.component import Count, Fraction, component
 from rayfl.errors import ConfigError, broken
-from rayfl.federation import views
 from rayfl.federation.arrays import Bools, Ints
+from rayfl.federation.views import UNUSED
 
 
 class Role(IntEnum):
     """What a sample is for when no client owns it; clients own by their ids, 0 and up."""
 
-    UNUSED = views.UNUSED
+    UNUSED = UNUSED
     PUBLIC = -2
     VALIDATION = -3
     LABELLED = -4

@@ -9,24 +9,34 @@ from torch import nn
 
 from rayfl.models.norm import Norm
 
+NormLayer = Callable[[int], nn.Module]
+"""Makes the layer that normalises so many channels."""
+
 _GROUPS = 32
 """Most groups of a GroupNorm (Wu and He, ECCV 2018); fewer where the channels do not divide by
 it."""
 
 
-def choose_norm(norm: Norm, track_running_stats: bool = True) -> Callable[[int], nn.Module]:
+def choose_norm(norm: Norm, track_running_stats: bool = True) -> NormLayer:
     """The layer that normalises so many channels.
 
-    Without running statistics BatchNorm uses those of the batch in evaluation too, and nothing of
-    it is averaged."""
+    Parameters
+    ----------
+    norm
+        BatchNorm or GroupNorm.
+    track_running_stats
+        Without running statistics BatchNorm uses those of the batch in evaluation too, and nothing
+        of it is averaged.
+    """
     if norm == "group":
         return lambda channels: nn.GroupNorm(math.gcd(_GROUPS, channels), channels)
     return lambda channels: nn.BatchNorm2d(channels, track_running_stats=track_running_stats)
 
 
-def build_conv_block(convolution: nn.Conv2d, norm: Callable[[int], nn.Module]) -> list[nn.Module]:
-    """A convolution, its normalisation and a ReLU."""
-    return [convolution, norm(convolution.out_channels), nn.ReLU(inplace=True)]
+def build_conv_block(convolution: nn.Conv2d, norm: NormLayer) -> list[nn.Module]:
+    """A `convolution`, its normalisation `norm` and a ReLU."""
+    normalisation = norm(convolution.out_channels)
+    return [convolution, normalisation, nn.ReLU(inplace=True)]
 
 
 def pool_before_relu(*layers: nn.Module) -> list[nn.Module]:

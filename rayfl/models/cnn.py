@@ -30,15 +30,26 @@ class MnistCNN:
 
         from rayfl.models.network import add_linear_head, measure_features
 
+        channels = shape[2]
         convolutions = nn.Sequential(
-            *(nn.Conv2d(shape[2], 10, 5), nn.MaxPool2d(2), nn.ReLU()),
-            *(nn.Conv2d(10, 20, 5), nn.Dropout2d(self.dropout), nn.MaxPool2d(2), nn.ReLU()),
+            nn.Conv2d(channels, 10, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(10, 20, 5),
+            nn.Dropout2d(self.dropout),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
         )
-        hidden = nn.Linear(measure_features(convolutions, shape, "mnist_cnn"), 50)
-        return add_linear_head(
-            nn.Sequential(convolutions, hidden, nn.ReLU(), nn.Dropout(self.dropout)), 50, classes
+        width = measure_features(convolutions, shape, "mnist_cnn")
+        hidden = nn.Linear(width, 50)
+        trunk = nn.Sequential(
+            convolutions,
+            hidden,
+            nn.ReLU(),
+            nn.Dropout(self.dropout),
         )
+        return add_linear_head(trunk, 50, classes)
 
 
 @component
@@ -52,13 +63,17 @@ class MnistCNNWide:
         from rayfl.models.blocks import pool_before_relu
         from rayfl.models.network import add_linear_head, measure_features
 
+        first = nn.Conv2d(shape[2], 32, 5, padding=2)
+        second = nn.Conv2d(32, 64, 5, padding=2)
         convolutions = nn.Sequential(
-            *pool_before_relu(nn.Conv2d(shape[2], 32, 5, padding=2), nn.ReLU(inplace=True)),
-            *pool_before_relu(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(inplace=True)),
+            *pool_before_relu(first, nn.ReLU(inplace=True)),
+            *pool_before_relu(second, nn.ReLU(inplace=True)),
             nn.Flatten(),
         )
-        hidden = nn.Linear(measure_features(convolutions, shape, "mnist_cnn_wide"), 512)
-        return add_linear_head(nn.Sequential(convolutions, hidden, nn.ReLU()), 512, classes)
+        width = measure_features(convolutions, shape, "mnist_cnn_wide")
+        hidden = nn.Linear(width, 512)
+        trunk = nn.Sequential(convolutions, hidden, nn.ReLU())
+        return add_linear_head(trunk, 512, classes)
 
 
 @component
@@ -78,19 +93,24 @@ class VGG:
 
         norm = choose_norm(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
-        for inputs, width in ((shape[2], 64), (64, 128), (128, 256)):
-            layers += build_conv_block(nn.Conv2d(inputs, width, 3, padding=1), norm)
-            layers += pool_before_relu(
-                *build_conv_block(nn.Conv2d(width, width, 3, padding=1), norm)
-            )
+        inputs = shape[2]
+        for width in (64, 128, 256):
+            first = nn.Conv2d(inputs, width, 3, padding=1)
+            layers += build_conv_block(first, norm)
+            second = nn.Conv2d(width, width, 3, padding=1)
+            layers += pool_before_relu(*build_conv_block(second, norm))
+            inputs = width
         convolutions = nn.Sequential(*layers, nn.Flatten())
-        hidden = [
+        trunk = nn.Sequential(
+            convolutions,
             nn.Linear(measure_features(convolutions, shape, "vgg"), 512),
             nn.ReLU(),
             nn.Dropout(self.dropout),
-        ]
-        hidden += [nn.Linear(512, 512), nn.ReLU(), nn.Dropout(self.dropout)]
-        return add_linear_head(nn.Sequential(convolutions, *hidden), 512, classes)
+            nn.Linear(512, 512),
+            nn.ReLU(),
+            nn.Dropout(self.dropout),
+        )
+        return add_linear_head(trunk, 512, classes)
 
 
 @component
@@ -113,9 +133,11 @@ class CNN4:
 
         norm = choose_norm(self.norm, self.track_running_stats)
         layers: list[nn.Module] = []
-        for inputs, width in zip((shape[2], *self.widths), self.widths, strict=False):
-            layers += pool_before_relu(
-                *build_conv_block(nn.Conv2d(inputs, width, 3, padding=1), norm)
-            )
+        inputs = shape[2]
+        for width in self.widths:
+            convolution = nn.Conv2d(inputs, width, 3, padding=1)
+            layers += pool_before_relu(*build_conv_block(convolution, norm))
+            inputs = width
         trunk = nn.Sequential(*layers, nn.Flatten())
-        return add_linear_head(trunk, measure_features(trunk, shape, "cnn4"), classes)
+        width = measure_features(trunk, shape, "cnn4")
+        return add_linear_head(trunk, width, classes)

@@ -21,6 +21,8 @@ Features = NDArray[np.float32]
 
 _log = logging.getLogger(__name__)
 
+_HASHED_AT_ONCE = 1 << 22
+
 
 @dataclass(frozen=True)
 class FeatureKey:
@@ -33,37 +35,44 @@ class FeatureKey:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        """The name of the files."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class FeatureStore:
     """A folder of `.npy` arrays, each with a small JSON file that says what it holds and what its
-    hash is."""
+    hash is.
+
+    Parameters
+    ----------
+    root
+        The folder; it is made when something is put into it.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
     def get(self, key: FeatureKey) -> Features | None:
-        """The features, memory-mapped and read-only; None if there are none, or (logged) if the
-        files are damaged."""
-        array, note = self._files(key)
+        """The features under `key`, memory-mapped and read-only; None if there are none, or
+        (logged) if the files are damaged."""
+        array, note = self._name_files(key)
         if not note.is_file():
             return None
         try:
             return _map_verified(array, note)
         except (OSError, ValueError, KeyError) as reason:
-            _log.warning(
-                "features of %s are not used and must be computed again: %s", array, reason
-            )
+            message = "features of %s are not used and must be computed again: %s"
+            _log.warning(message, array, reason)
             return None
 
     def put(self, key: FeatureKey, features: Features) -> Path:
-        """Write the features so that a reader finds all of them or none; returns the array's
-        path."""
+        """Write `features` under `key` so that a reader finds all of them or none; returns the
+        array's path."""
         if features.dtype != np.float32 or features.ndim != 2:
             got = f"{features.dtype} {features.shape}"
             raise StorageError(broken("features are float32, one row a sample", got))
-        array, note = self._files(key)
+        array, note = self._name_files(key)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             _write_atomically(array, lambda file: np.save(file, features))
@@ -73,22 +82,24 @@ class FeatureStore:
                 "dim": features.shape[1],
                 "sha256": _hash_file(array),
             }
-            _write_atomically(note, lambda file: file.write(json.dumps(facts, indent=1).encode()))
+            text = json.dumps(facts, indent=1)
+            # After the array: a note says that what it is about is there.
+            _write_atomically(note, lambda file: file.write(text.encode()))
         except OSError as error:
+            rule = "features must be written to the cache"
             remedy = "Free some space or choose another cache folder"
-            raise StorageError(
-                broken("features must be written to the cache", f"{array}: {error}", remedy)
-            ) from error
+            raise StorageError(broken(rule, f"{array}: {error}", remedy)) from error
         return array
 
-    def _files(self, key: FeatureKey) -> tuple[Path, Path]:
+    def _name_files(self, key: FeatureKey) -> tuple[Path, Path]:
         stem = self.root / key.digest
         return stem.with_suffix(".npy"), stem.with_suffix(".json")
 
 
 def chunks(count: int, size: int) -> list[slice]:
     """Consecutive slices of at most `size` rows that cover `count` rows."""
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    starts = range(0, count, size)
+    return [slice(start, min(start + size, count)) for start in starts]
 
 
 def _map_verified(array: Path, note: Path) -> Features:
@@ -96,20 +107,21 @@ def _map_verified(array: Path, note: Path) -> Features:
     wrong."""
     facts = json.loads(note.read_text())
     found = _hash_file(array)
-    if found != facts["sha256"]:
-        raise ValueError(f"sha256 is {found[:12]}, noted was {str(facts['sha256'])[:12]}")
+    noted = str(facts["sha256"])
+    if found != noted:
+        raise ValueError(f"sha256 is {found[:12]}, noted was {noted[:12]}")
     features: Features = np.load(array, mmap_mode="r", allow_pickle=False)
-    if features.dtype != np.float32 or features.shape != (facts["rows"], facts["dim"]):
-        raise ValueError(
-            f"holds {features.dtype} {features.shape}, noted was {facts['rows']} x {facts['dim']}"
-        )
+    rows, dim = facts["rows"], facts["dim"]
+    if features.dtype != np.float32 or features.shape != (rows, dim):
+        shape = f"{features.dtype} {features.shape}"
+        raise ValueError(f"holds {shape}, noted was {rows} x {dim}")
     return features
 
 
 def _hash_file(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 22):
+        while block := file.read(_HASHED_AT_ONCE):
             digest.update(block)
     return digest.hexdigest()
 
@@ -121,6 +133,7 @@ def _write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
+            # Without it the rename may reach the disk before the content does.
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:

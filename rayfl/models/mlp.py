@@ -3,7 +3,6 @@ they are built."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -38,8 +37,9 @@ class MLP:
 
         from rayfl.models.network import add_linear_head
 
-        widths = (math.prod(shape), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in itertools.pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return add_linear_head(nn.Sequential(*layers), widths[-1], classes)
+        inputs = math.prod(shape)
+        for width in self.hidden:
+            layers += [nn.Linear(inputs, width), nn.ReLU()]
+            inputs = width
+        return add_linear_head(nn.Sequential(*layers), inputs, classes)

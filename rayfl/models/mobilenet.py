@@ -3,12 +3,15 @@ and WebVision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import nn
 
 from rayfl.component import component
-from rayfl.models.blocks import build_conv_block, build_global_pooling, choose_norm
+from rayfl.models.blocks import (
+    NormLayer,
+    build_conv_block,
+    build_global_pooling,
+    choose_norm,
+)
 from rayfl.models.network import Network, Shape, add_linear_head
 from rayfl.models.norm import Norm
 
@@ -37,18 +40,27 @@ class MobileNet:
 
     def build(self, shape: Shape, classes: int) -> Network:
         norm = choose_norm(self.norm, self.track_running_stats)
-        layers = build_conv_block(nn.Conv2d(shape[2], _STEM, 3, padding=1, bias=False), norm)
+        # No bias before a normalisation, which would take it away again.
+        stem = nn.Conv2d(shape[2], _STEM, 3, padding=1, bias=False)
+        layers = build_conv_block(stem, norm)
         inputs = _STEM
         for outputs, stride in _BLOCKS:
             layers += _build_separable(inputs, outputs, stride, norm)
             inputs = outputs
-        return add_linear_head(nn.Sequential(*layers, *build_global_pooling()), inputs, classes)
+        trunk = nn.Sequential(*layers, *build_global_pooling())
+        return add_linear_head(trunk, inputs, classes)
 
 
 def _build_separable(
-    inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]
+    inputs: int,
+    outputs: int,
+    stride: int,
+    norm: NormLayer,
 ) -> list[nn.Module]:
     """A 3x3 convolution per channel, then a 1x1 convolution across channels."""
     depthwise = nn.Conv2d(inputs, inputs, 3, stride, padding=1, groups=inputs, bias=False)
     pointwise = nn.Conv2d(inputs, outputs, 1, bias=False)
-    return [*build_conv_block(depthwise, norm), *build_conv_block(pointwise, norm)]
+    return [
+        *build_conv_block(depthwise, norm),
+        *build_conv_block(pointwise, norm),
+    ]

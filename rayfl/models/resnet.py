@@ -16,6 +16,7 @@ from rayfl.models.norm import Norm
 from rayfl.models.weights import find_weights, load_exactly, strip_prefix
 
 _Stem = Literal["cifar", "imagenet"]
+_Repeats = tuple[int, int, int, int]
 
 
 @component
@@ -37,31 +38,32 @@ class ResNet18:
     prefix: str = ""
 
     block: ClassVar[str] = "BasicBlock"
-    repeats: ClassVar[tuple[int, int, int, int]] = (2, 2, 2, 2)
+    repeats: ClassVar[_Repeats] = (2, 2, 2, 2)
 
     def build(self, shape: Shape, classes: int) -> Network:
         trunk = _build_trunk(self, channels=shape[2])
         width = 512 if self.block == "BasicBlock" else 2048
-        network = Network(trunk, _build_head(width, self.hidden, self.dropout, classes), width)
+        head = _build_head(width, self.hidden, self.dropout, classes)
         if self.weights is not None:
             source = find_weights(self.weights, type(self).__name__.lower())
+            given = strip_prefix(source, self.prefix, self.weights)
             skip = ("fc.", "conv1.") if self.stem == "cifar" else ("fc.",)
-            load_exactly(trunk, strip_prefix(source, self.prefix, self.weights), self.weights, skip)
-        return network
+            load_exactly(trunk, given, self.weights, skip)
+        return Network(trunk, head, width)
 
 
 @component
 class ResNet10(ResNet18):
     """One basic block a stage."""
 
-    repeats: ClassVar[tuple[int, int, int, int]] = (1, 1, 1, 1)
+    repeats: ClassVar[_Repeats] = (1, 1, 1, 1)
 
 
 @component
 class ResNet34(ResNet18):
     """3, 4, 6 and 3 basic blocks."""
 
-    repeats: ClassVar[tuple[int, int, int, int]] = (3, 4, 6, 3)
+    repeats: ClassVar[_Repeats] = (3, 4, 6, 3)
 
 
 @component
@@ -69,7 +71,7 @@ class ResNet50(ResNet18):
     """3, 4, 6 and 3 bottleneck blocks; features are 2048 wide."""
 
     block: ClassVar[str] = "Bottleneck"
-    repeats: ClassVar[tuple[int, int, int, int]] = (3, 4, 6, 3)
+    repeats: ClassVar[_Repeats] = (3, 4, 6, 3)
 
 
 def _build_trunk(spec: ResNet18, channels: int) -> nn.Module:
@@ -78,26 +80,32 @@ def _build_trunk(spec: ResNet18, channels: int) -> nn.Module:
     from torchvision.models import resnet
 
     norm = choose_norm(spec.norm, spec.track_running_stats)
-    trunk: nn.Module = resnet.ResNet(
-        getattr(resnet, spec.block), list(spec.repeats), norm_layer=norm
-    )
-    small = spec.stem == "cifar"
-    stem = (
-        nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
-        if small
-        else nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
-    )
+    block = getattr(resnet, spec.block)
+    trunk: nn.Module = resnet.ResNet(block, list(spec.repeats), norm_layer=norm)
+    if spec.stem == "cifar":
+        stem = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
+        # Small images have no resolution to give away.
+        trunk.maxpool = nn.Identity()
+    else:
+        stem = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    # As torchvision draws the one that it takes the place of.
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     trunk.conv1 = stem
     trunk.fc = nn.Identity()
-    if small:
-        trunk.maxpool = nn.Identity()
     return trunk
 
 
-def _build_head(width: int, hidden: int, dropout: float, classes: int) -> nn.Module:
+def _build_head(
+    width: int,
+    hidden: int,
+    dropout: float,
+    classes: int,
+) -> nn.Module:
     if not hidden:
         return nn.Linear(width, classes)
     return nn.Sequential(
-        nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, classes)
+        nn.Linear(width, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, classes),
     )

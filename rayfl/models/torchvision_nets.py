@@ -26,51 +26,72 @@ class Torchvision:
     def build(self, shape: Shape, classes: int) -> Network:
         network, head_name = cut_network(self.network, shape, classes)
         if self.weights is not None:
-            given = strip_prefix(
-                find_weights(self.weights, self.network), self.prefix, self.weights
-            )
+            source = find_weights(self.weights, self.network)
+            given = strip_prefix(source, self.prefix, self.weights)
             load_exactly(network.trunk, given, self.weights, skip=(head_name,))
         return network
 
 
-def cut_network(name: str, shape: Shape, classes: int) -> tuple[Network, str]:
+def cut_network(
+    name: str,
+    shape: Shape,
+    classes: int,
+) -> tuple[Network, str]:
     """A new torchvision network whose last linear layer has become the head, and the name which
-    that layer had."""
+    that layer had.
+
+    Parameters
+    ----------
+    name
+        What torchvision calls it.
+    shape
+        (height, width, channels) of the images.
+    classes
+        How many logits it answers.
+    """
     whole = _build_whole(name, shape, classes)
-    linear = [(path, part) for path, part in whole.named_modules() if isinstance(part, nn.Linear)]
-    head_name, head = linear[-1] if linear else ("", None)
+    head_name = ""
+    head: nn.Linear | None = None
+    for path, part in whole.named_modules():
+        if isinstance(part, nn.Linear):
+            head_name, head = path, part
     if head is None or head.out_features != classes:
+        rule = "a network must end in a linear layer to be cut into trunk and head"
         remedy = "Choose another one, or write a component that splits it"
-        raise ConfigError(
-            broken(
-                "a network must end in a linear layer to be cut into trunk and head", name, remedy
-            )
-        )
+        raise ConfigError(broken(rule, name, remedy))
     parent, _, attribute = head_name.rpartition(".")
     setattr(whole.get_submodule(parent), attribute, nn.Identity())
+    # Something behind it would change the width, or the layer was not the last to run.
     if measure_features(whole, shape, name) != head.in_features:
         raise ConfigError(broken("the last linear layer of a network must be what ends it", name))
     return Network(whole, head, head.in_features), f"{head_name}."
 
 
-def _build_whole(name: str, shape: Shape, classes: int) -> nn.Module:
+def _build_whole(
+    name: str,
+    shape: Shape,
+    classes: int,
+) -> nn.Module:
     """The whole torchvision network with random weights."""
     from torchvision import models
 
     known = models.list_models(module=models)
     if name not in known:
-        raise ConfigError(
-            f"torchvision has no network '{name}'. {nearest(name, known)} Known: {', '.join(known)}"
-        )
+        hint = nearest(name, known)
+        names = ", ".join(known)
+        raise ConfigError(f"torchvision has no network '{name}'. {hint} Known: {names}")
     if shape[2] != 3:
+        rule = f"torchvision's '{name}' takes three channels"
         remedy = (
             "Use cnn4, vgg, mobilenet or a resnet, which take any number, or turn the images to RGB"
         )
-        raise ConfigError(
-            broken(f"torchvision's '{name}' takes three channels", f"{shape[2]} channels", remedy)
-        )
+        raise ConfigError(broken(rule, f"{shape[2]} channels", remedy))
+    settings = _choose_settings(name, shape)
     network: nn.Module = models.get_model(
-        name, weights=None, num_classes=classes, **_choose_settings(name, shape)
+        name,
+        weights=None,
+        num_classes=classes,
+        **settings,
     )
     return network
 
@@ -83,7 +104,8 @@ def _choose_settings(name: str, shape: Shape) -> dict[str, Any]:
         return {}
     height, width, _ = shape
     if height != width:
-        raise ConfigError(
-            broken(f"torchvision's '{name}' takes square images", f"{height}x{width}")
-        )
-    return {"image_size": height} if name.startswith("vit_") else {"input_size": (height, width)}
+        rule = f"torchvision's '{name}' takes square images"
+        raise ConfigError(broken(rule, f"{height}x{width}"))
+    if name.startswith("vit_"):
+        return {"image_size": height}
+    return {"input_size": (height, width)}

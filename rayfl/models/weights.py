@@ -38,39 +38,36 @@ _CONVERT = (
 
 
 def read_weights(path: str | Path) -> Weights:
-    """The tensors of a .pt, .pth, .ckpt or .safetensors file, by name."""
+    """The tensors, by name, of the .pt, .pth, .ckpt or .safetensors file at `path`."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataError(
-            broken(
-                "a weight file must exist",
-                file,
-                "Check the path; relative ones start where rayfl does",
-            )
-        )
+        remedy = "Check the path; relative ones start where rayfl does"
+        raise DataError(broken("a weight file must exist", file, remedy))
     return read_weight_bytes(file.read_bytes(), str(file))
 
 
 def read_weight_bytes(content: bytes, where: str) -> Weights:
-    """The tensors in the bytes of a weight file; `where` is what errors call it."""
+    """The tensors in the bytes of a weight file.
+
+    Parameters
+    ----------
+    content
+        The bytes.
+    where
+        What errors call the file; its suffix says which kind it is.
+    """
+    read = _read_safetensors if where.endswith(".safetensors") else _load_restricted
     try:
-        loaded = (
-            _read_safetensors(content)
-            if where.endswith(".safetensors")
-            else _load_restricted(content)
-        )
+        loaded = read(content)
     except pickle.UnpicklingError as error:
         rule = "a weight file may hold tensors and plain values only"
-        raise DataError(
-            broken(rule, f"{where}, which asks for other Python objects", _CONVERT)
-        ) from error
-    except (
-        Exception
-    ) as error:  # torch, zipfile and safetensors name a damaged file each in their own way
+        found = f"{where}, which asks for other Python objects"
+        raise DataError(broken(rule, found, _CONVERT)) from error
+    # torch, zipfile and safetensors name a damaged file each in their own way.
+    except Exception as error:
         rule = "a weight file must be whole and in the form of PyTorch or safetensors"
-        raise DataError(
-            broken(rule, f"{where} ({type(error).__name__})", "Fetch it again")
-        ) from error
+        found = f"{where} ({type(error).__name__})"
+        raise DataError(broken(rule, found, "Fetch it again")) from error
     return _collect_tensors(loaded, where)
 
 
@@ -84,20 +81,24 @@ def _read_safetensors(content: bytes) -> Weights:
 def _load_restricted(content: bytes) -> Any:
     """Unpickle tensors and plain containers only, with stand-ins for the classes that trainers
     leave behind."""
+    stream = io.BytesIO(content)
     with allow_stand_ins(content):
-        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def allow_stand_ins(content: bytes) -> Any:
-    """A context in which the foreign names that trainers leave in a file load as OrderedDict.
+    """A context in which the foreign names that trainers leave in a file of this `content` load as
+    OrderedDict.
 
     torch lets a restricted file fill no other mapping, and trainers pickle settings as classes
     derived from dict."""
     list_names = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
+    # Older versions of torch cannot tell the names; neither can any about files of the old form.
     if list_names is None or not content.startswith(b"PK"):
         return nullcontext()
-    foreign = [name for name in list_names(io.BytesIO(content)) if name.startswith(_INERT)]
-    return torch.serialization.safe_globals([(OrderedDict, name) for name in foreign])
+    names = list_names(io.BytesIO(content))
+    foreign: list[Any] = [(OrderedDict, name) for name in names if name.startswith(_INERT)]
+    return torch.serialization.safe_globals(foreign)
 
 
 def _collect_tensors(loaded: Any, where: str) -> Weights:
@@ -105,86 +106,128 @@ def _collect_tensors(loaded: Any, where: str) -> Weights:
     for nest in _NESTS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(nest), Mapping):
             loaded = loaded[nest]
-    found = (
-        {str(k): v for k, v in loaded.items() if isinstance(v, Tensor)}
-        if isinstance(loaded, Mapping)
-        else {}
-    )
+    found: Weights = {}
+    if isinstance(loaded, Mapping):
+        for name, value in loaded.items():
+            if isinstance(value, Tensor):
+                found[str(name)] = value
     if not found:
-        raise DataError(
-            broken("a weight file must hold named tensors", f"none in {where}", _CONVERT)
-        )
+        rule = "a weight file must hold named tensors"
+        raise DataError(broken(rule, f"none in {where}", _CONVERT))
     return found
 
 
 def fetch_imagenet_weights(network: str) -> Weights:
-    """torchvision's first ImageNet weights of one of its networks, from its cache or its
-    download."""
+    """torchvision's first ImageNet weights of its `network`, from its cache or its download."""
     from torchvision.models import get_model_weights
 
     try:
         chosen = get_model_weights(network)["IMAGENET1K_V1"]
     except (KeyError, ValueError) as error:
-        raise ConfigError(
-            broken("weights 'imagenet' need a network that torchvision offers them for", network)
-        ) from error
+        rule = "weights 'imagenet' need a network that torchvision offers them for"
+        raise ConfigError(broken(rule, network)) from error
     try:
         weights: Weights = chosen.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:
-        cache = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(chosen.url)
+        cache = Path(torch.hub.get_dir()) / "checkpoints"
+        file = cache / os.path.basename(chosen.url)
+        rule = "ImageNet weights must be in torchvision's cache or be fetched"
         remedy = f"Put the file there by hand, or set `weights` to its path ({error})"
-        raise DataError(
-            broken("ImageNet weights must be in torchvision's cache or be fetched", cache, remedy)
-        ) from error
+        raise DataError(broken(rule, file, remedy)) from error
     return weights
 
 
 def find_weights(source: str, network: str) -> Weights:
-    """The weights that a setting names: "imagenet" or a path."""
-    return fetch_imagenet_weights(network) if source == "imagenet" else read_weights(source)
+    """The weights that a setting names.
+
+    Parameters
+    ----------
+    source
+        "imagenet" or a path.
+    network
+        What torchvision calls the network.
+    """
+    if source == "imagenet":
+        return fetch_imagenet_weights(network)
+    return read_weights(source)
 
 
-def strip_prefix(weights: Weights, prefix: str, where: str) -> Weights:
-    """The tensors whose names start with a prefix, without it."""
-    found = {
-        name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)
-    }
+def strip_prefix(
+    weights: Weights,
+    prefix: str,
+    where: str,
+) -> Weights:
+    """The tensors whose names start with a prefix, without it.
+
+    Parameters
+    ----------
+    weights
+        All tensors of a file.
+    prefix
+        What the wanted names start with.
+    where
+        What errors call the file.
+    """
+    found = {}
+    for name, value in weights.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = value
     if not found:
-        known = ", ".join(sorted({name.split(".")[0] for name in weights})[:8])
-        raise DataError(
-            broken(
-                f"tensors of {where} must start with '{prefix}'",
-                known,
-                "Set `prefix` to fit the file",
-            )
-        )
+        beginnings = {name.split(".")[0] for name in weights}
+        known = ", ".join(sorted(beginnings)[:8])
+        rule = f"tensors of {where} must start with '{prefix}'"
+        raise DataError(broken(rule, known, "Set `prefix` to fit the file"))
     return found
 
 
-def load_exactly(module: nn.Module, weights: Weights, where: str, skip: Iterable[str] = ()) -> None:
-    """Copy the weights into a module: every tensor finds its place and its shape, but for names
-    that start with `skip`.
+def load_exactly(
+    module: nn.Module,
+    weights: Weights,
+    where: str,
+    skip: Iterable[str] = (),
+) -> None:
+    """Copy weights into a module: every tensor finds its place and its shape.
 
     Step counters of normalisation layers may be absent: older files have none, and evaluation does
-    not read them."""
-    skipped = tuple(skip)
-    wanted = {
-        name: value
-        for name, value in module.state_dict().items()
-        if not name.startswith(skipped or "\0")
+    not read them.
+
+    Parameters
+    ----------
+    module
+        What they are copied into.
+    weights
+        Tensors by name.
+    where
+        What errors call their file.
+    skip
+        Beginnings of names that are left alone on both sides.
+    """
+    wanted = _leave_out(module.state_dict(), skip)
+    given = _leave_out(weights, skip)
+    missing = []
+    misshapen = []
+    for name, value in wanted.items():
+        if name not in given:
+            if not name.endswith("num_batches_tracked"):
+                missing.append(name)
+        elif given[name].shape != value.shape:
+            misshapen.append(name)
+    unknown = [name for name in given if name not in wanted]
+    faults = {
+        "missing": missing,
+        "unknown": unknown,
+        "of another shape": misshapen,
     }
-    given = {name: value for name, value in weights.items() if not name.startswith(skipped or "\0")}
-    missing = [
-        name for name in wanted if name not in given and not name.endswith("num_batches_tracked")
-    ]
-    foreign = [name for name in given if name not in wanted]
-    misshapen = [
-        name for name in wanted if name in given and wanted[name].shape != given[name].shape
-    ]
-    faults = (("missing", missing), ("unknown", foreign), ("of another shape", misshapen))
-    told = "; ".join(
-        f"{len(names)} {fault} ({', '.join(names[:3])})" for fault, names in faults if names
-    )
-    if told:
-        raise DataError(broken(f"the tensors of {where} must be those of the network", told))
+    found = []
+    for fault, names in faults.items():
+        if names:
+            found.append(f"{len(names)} {fault} ({', '.join(names[:3])})")
+    if found:
+        rule = f"the tensors of {where} must be those of the network"
+        raise DataError(broken(rule, "; ".join(found)))
     module.load_state_dict(given, strict=False)
+
+
+def _leave_out(tensors: Mapping[str, Tensor], skip: Iterable[str]) -> Weights:
+    beginnings = tuple(skip)
+    return {name: value for name, value in tensors.items() if not name.startswith(beginnings)}

@@ -36,23 +36,43 @@ class Encoder(Protocol):
     every time."""
 
     @property
-    def dim(self) -> int: ...
+    def dim(self) -> int:
+        """The length of an image's features."""
+        ...
 
     def fingerprint(self) -> str:
         """A hash of everything that the features depend on, but for the images."""
         ...
 
-    def encode(self, x: Pixels) -> Features: ...
+    def encode(self, x: Pixels) -> Features:
+        """The features of the images `x`, one row each."""
+        ...
 
 
 class EncoderSpec(Protocol):
-    """What an encoder component does: make an encoder for images of one shape."""
+    """What an encoder component does."""
 
-    def build(self, shape: Shape) -> Encoder: ...
+    def build(self, shape: Shape) -> Encoder:
+        """Make an encoder for images of this `shape`, (height, width, channels)."""
+        ...
 
 
-def build_on(spec: EncoderSpec, shape: Shape, device: torch.device) -> Encoder:
-    """An encoder whose network, if it has one, works on this device."""
+def build_on(
+    spec: EncoderSpec,
+    shape: Shape,
+    device: torch.device,
+) -> Encoder:
+    """An encoder whose network, if it has one, works on a device.
+
+    Parameters
+    ----------
+    spec
+        The component that builds it.
+    shape
+        (height, width, channels) of the images.
+    device
+        Where the network goes.
+    """
     encoder = spec.build(shape)
     if isinstance(encoder, TorchEncoder):
         encoder.module.to(device)
@@ -69,16 +89,22 @@ class Sight:
     std: tuple[float, ...] = IMAGENET_STD
 
     def resized(self, x: Tensor) -> Tensor:
-        """Three channels, `side` pixels high and wide."""
+        """The images `x` in three channels, `side` pixels high and wide."""
+        # Networks for photographs know no grey: all three channels show it.
         coloured = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
-        if self.side is None or x.shape[2:] == (self.side, self.side):
+        if self.side is None:
             return coloured
         size = (self.side, self.side)
+        if x.shape[2:] == size:
+            return coloured
         return F.interpolate(coloured, size, mode="bilinear", align_corners=False, antialias=True)
 
     def normalised(self, x: Pixels) -> Tensor:
-        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (self.mean, self.std))
-        images = torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2))).float() / 255
+        """The images `x` as a network takes them."""
+        mean = torch.tensor(self.mean).view(1, -1, 1, 1)
+        std = torch.tensor(self.std).view(1, -1, 1, 1)
+        planes = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        images = torch.from_numpy(planes).float() / 255
         return (self.resized(images) - mean) / std
 
 
@@ -92,65 +118,101 @@ class Frozen(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> Frozen:
+        """Stay in evaluation, whatever the `mode`."""
         return super().train(False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """What the network makes of `x`."""
         features: Tensor = self.network(x)
         return features
 
 
 class TorchEncoder:
-    """A frozen network as an encoder. `module.to(device)` moves it; both ways of encoding
-    follow."""
+    """A frozen network as an encoder. `module.to(device)` moves it; both ways of encoding follow.
 
-    def __init__(self, kind: str, network: nn.Module, shape: Shape, sight: Sight) -> None:
+    Parameters
+    ----------
+    kind
+        The encoder's name, in refusals and in the fingerprint.
+    network
+        Makes a vector of each image.
+    shape
+        (height, width, channels) of the images.
+    sight
+        How the network sees them.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        network: nn.Module,
+        shape: Shape,
+        sight: Sight,
+    ) -> None:
         _check_statistics(kind, network)
-        if shape[2] not in (1, 3):
-            raise ConfigError(
-                broken(f"encoder '{kind}' takes images with 1 or 3 channels", shape[2])
-            )
-        seen = (sight.side or shape[0], sight.side or shape[1], 3)
-        self.kind, self.shape, self.sight = kind, shape, sight
+        height, width, channels = shape
+        if channels not in (1, 3):
+            rule = f"encoder '{kind}' takes images with 1 or 3 channels"
+            raise ConfigError(broken(rule, channels))
+        self.kind = kind
+        self.shape = shape
+        self.sight = sight
         self.module = Frozen(network)
+        seen = (sight.side or height, sight.side or width, 3)
         self.dim = measure_features(self.module, seen, kind)
 
     def encode(self, x: Pixels) -> Features:
+        """The features of the images `x`, one row each."""
         check_pixels(x, self.shape)
         return encode_rows(self._forward, x, self.dim)
 
     def encode_tensor(self, x: Tensor) -> Tensor:
-        """Features of a batch that is normalised already, for methods that show encoder and client
-        one tensor."""
+        """Features of a batch `x` that is normalised already, for methods that show encoder and
+        client one tensor."""
         with torch.no_grad():
             features: Tensor = self.module(self.sight.resized(x))
         return features
 
     def fingerprint(self) -> str:
+        """A hash of everything that the features depend on, but for the images."""
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        return fingerprint(self.kind, asdict(self.sight), self.module.state_dict())
+        settings = asdict(self.sight)
+        return fingerprint(self.kind, settings, self.module.state_dict())
 
     def _forward(self, x: Pixels) -> Features:
         """Features of at most ROWS images, computed in a batch of exactly ROWS."""
         batch = np.zeros((ROWS, *self.shape), np.uint8)
         batch[: len(x)] = x
+        images = self.sight.normalised(batch)
         device = next(self.module.parameters()).device
         with torch.no_grad():
-            rows = self.module(self.sight.normalised(batch).to(device))[: len(x)]
+            rows = self.module(images.to(device))[: len(x)]
         features: Features = rows.float().cpu().numpy()
         if not np.isfinite(features).all():
-            raise DataError(
-                broken(
-                    "features must be finite", f"nan or inf from '{self.kind}'", "Check its weights"
-                )
-            )
+            found = f"nan or inf from '{self.kind}'"
+            raise DataError(broken("features must be finite", found, "Check its weights"))
         return features
 
 
-def encode_rows(forward: Callable[[Pixels], Features], x: Pixels, dim: int) -> Features:
-    """Encode ROWS images at a time."""
+def encode_rows(
+    forward: Callable[[Pixels], Features],
+    x: Pixels,
+    dim: int,
+) -> Features:
+    """Encode ROWS images at a time.
+
+    Parameters
+    ----------
+    forward
+        Encodes at most ROWS images.
+    x
+        Any number of images.
+    dim
+        The length of an image's features.
+    """
     features = np.empty((len(x), dim), np.float32)
     for part in chunks(len(x), ROWS):
         features[part] = forward(x[part])
@@ -158,32 +220,44 @@ def encode_rows(forward: Callable[[Pixels], Features], x: Pixels, dim: int) -> F
 
 
 def check_pixels(x: Pixels, shape: Shape) -> None:
+    """Refuse images `x` of another type or of another `shape` than the encoder was built for."""
     if x.dtype != np.uint8 or x.shape[1:] != shape:
-        rule = f"this encoder takes uint8 images (N, {', '.join(map(str, shape))})"
-        raise DataError(
-            broken(rule, f"{x.dtype} {x.shape}", "Build one for the shape of these images")
-        )
+        sides = ", ".join(map(str, shape))
+        rule = f"this encoder takes uint8 images (N, {sides})"
+        remedy = "Build one for the shape of these images"
+        raise DataError(broken(rule, f"{x.dtype} {x.shape}", remedy))
 
 
 def _check_statistics(kind: str, network: nn.Module) -> None:
     """Refuse normalisation by the batch: a feature would then depend on the images beside it."""
-    norms = (
-        part for part in network.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
-    )
-    if any(norm.running_mean is None for norm in norms):
-        raise ConfigError(
-            broken(
-                "an encoder must normalise with running statistics", f"'{kind}', which keeps none"
-            )
-        )
+    for part in network.modules():
+        by_batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if by_batch and part.running_mean is None:
+            rule = "an encoder must normalise with running statistics"
+            raise ConfigError(broken(rule, f"'{kind}', which keeps none"))
 
 
 def fingerprint(
-    kind: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None
+    kind: str,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, Tensor] | None = None,
 ) -> str:
-    """sha256 over the kind, its settings and the bytes of every tensor."""
-    digest = hashlib.sha256(json.dumps({"kind": kind, **settings}, sort_keys=True).encode())
+    """sha256 over what the features depend on.
+
+    Parameters
+    ----------
+    kind
+        The encoder's name.
+    settings
+        Numbers and texts by name.
+    weights
+        Tensors by name, of which every byte counts.
+    """
+    facts = json.dumps({"kind": kind, **settings}, sort_keys=True)
+    digest = hashlib.sha256(facts.encode())
     for name, tensor in sorted((weights or {}).items()):
-        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
+        shape = tuple(tensor.shape)
+        digest.update(f"{name}{tensor.dtype}{shape}".encode())
+        array = np.ascontiguousarray(tensor.cpu().numpy())
+        digest.update(array.tobytes())
     return digest.hexdigest()

@@ -35,20 +35,45 @@ class DinoViTS16:
 
 class VisionTransformer(nn.Module):
     """Patches, a class token, learnt positions, pre-normalised blocks; answers with the class
-    token."""
+    token.
 
-    def __init__(self, width: int, depth: int, patch: int, grid: int) -> None:
+    Parameters
+    ----------
+    width
+        The length of a token.
+    depth
+        How many blocks.
+    patch
+        The side of a patch, in pixels.
+    grid
+        How many patches an image is high and wide.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        patch: int,
+        grid: int,
+    ) -> None:
         super().__init__()
+        tokens = 1 + grid * grid
         self.side = patch * grid
+        # The attributes are named as the tensors of the released file.
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
-        self.pos_embed = nn.Parameter(torch.zeros(1, 1 + grid * grid, width))
-        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, patch, patch)})
-        self.blocks = nn.Sequential(*(TransformerBlock(width) for _ in range(depth)))
+        self.pos_embed = nn.Parameter(torch.zeros(1, tokens, width))
+        projection = nn.Conv2d(3, width, patch, patch)
+        self.patch_embed = nn.ModuleDict({"proj": projection})
+        blocks = [TransformerBlock(width) for _ in range(depth)]
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width, _EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
-        patches = self.patch_embed["proj"](x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), patches], 1) + self.pos_embed
+        """The class tokens of the images `x`."""
+        embedded = self.patch_embed["proj"](x)
+        patches = embedded.flatten(2).transpose(1, 2)
+        first = self.cls_token.expand(len(x), -1, -1)
+        tokens = torch.cat([first, patches], 1) + self.pos_embed
         answer: Tensor = self.norm(self.blocks(tokens))[:, 0]
         return answer
 
@@ -58,17 +83,23 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
+        hidden = 4 * width
         self.norm1 = nn.LayerNorm(width, _EPSILON)
         self.attn = SelfAttention(width)
         self.norm2 = nn.LayerNorm(width, _EPSILON)
         self.mlp = nn.ModuleDict(
-            {"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)}
+            {
+                "fc1": nn.Linear(width, hidden),
+                "fc2": nn.Linear(hidden, width),
+            }
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """The next tokens after `x`."""
         attended: Tensor = x + self.attn(self.norm1(x))
-        hidden: Tensor = self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(attended))))
-        return attended + hidden
+        active = F.gelu(self.mlp["fc1"](self.norm2(attended)))
+        residual: Tensor = self.mlp["fc2"](active)
+        return attended + residual
 
 
 class SelfAttention(nn.Module):
@@ -80,37 +111,32 @@ class SelfAttention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """What each token of `x` takes from all."""
         count, length, width = x.shape
-        parts = (
-            self.qkv(x)
-            .reshape(count, length, 3, width // _HEAD_WIDTH, _HEAD_WIDTH)
-            .permute(2, 0, 3, 1, 4)
-        )
-        mixed = F.scaled_dot_product_attention(*parts.unbind(0))
-        answer: Tensor = self.proj(mixed.transpose(1, 2).reshape(count, length, width))
+        heads = width // _HEAD_WIDTH
+        split = self.qkv(x).reshape(count, length, 3, heads, _HEAD_WIDTH)
+        # (query, key or value; image; head; token; number)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        joined = mixed.transpose(1, 2).reshape(count, length, width)
+        answer: Tensor = self.proj(joined)
         return answer
 
 
 def _build_transformer(weights: Weights, where: str) -> VisionTransformer:
     """An empty transformer of the size that the weights have."""
     try:
-        width, patch = weights["cls_token"].shape[-1], weights["patch_embed.proj.weight"].shape[-1]
-        grid = round((weights["pos_embed"].shape[1] - 1) ** 0.5)
+        width = weights["cls_token"].shape[-1]
+        patch = weights["patch_embed.proj.weight"].shape[-1]
+        positions = weights["pos_embed"].shape[1]
     except KeyError as error:
+        rule = "a vision transformer's file must hold its embeddings"
         remedy = "Set `prefix` if the file nests the backbone ('backbone.', 'module.backbone.')"
-        raise DataError(
-            broken(
-                "a vision transformer's file must hold its embeddings",
-                f"no {error} in {where}",
-                remedy,
-            )
-        ) from error
-    depth = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
+        raise DataError(broken(rule, f"no {error} in {where}", remedy)) from error
+    # One position is the class token's.
+    grid = round((positions - 1) ** 0.5)
+    blocks = {name.split(".")[1] for name in weights if name.startswith("blocks.")}
     if width % _HEAD_WIDTH:
-        raise DataError(
-            broken(
-                f"a transformer's width must divide into heads of {_HEAD_WIDTH}",
-                f"{width} in {where}",
-            )
-        )
-    return VisionTransformer(width, depth, patch, grid)
+        rule = f"a transformer's width must divide into heads of {_HEAD_WIDTH}"
+        raise DataError(broken(rule, f"{width} in {where}"))
+    return VisionTransformer(width, len(blocks), patch, grid)

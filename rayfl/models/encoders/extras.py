@@ -11,14 +11,9 @@ _REMEDY = "Install it: pip install 'rayfl[encoders]'"
 
 
 def find_package_folder(name: str) -> Path:
-    """Where an optional package lies on disk; nothing of it is imported."""
+    """Where the optional package `name` lies on disk; nothing of it is imported."""
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
-        raise ConfigError(
-            broken(
-                "this encoder's weights come from an optional package",
-                f"no package '{name}'",
-                _REMEDY,
-            )
-        )
+        rule = "this encoder's weights come from an optional package"
+        raise ConfigError(broken(rule, f"no package '{name}'", _REMEDY))
     return Path(next(iter(found.submodule_search_locations)))

@@ -20,7 +20,8 @@ from rayfl.models.network import Shape
 
 Floats = NDArray[np.float64]
 
-_LUMA = (0.2125, 0.7154, 0.0721)
+# The luma weights of ITU-R BT.709.
+_RED, _GREEN, _BLUE = 0.2125, 0.7154, 0.0721
 _EPSILON = 1e-5
 _CLIP = 0.2
 _BLOCK = 2
@@ -39,77 +40,117 @@ class HoG:
     hog784: bool = False
 
     def build(self, shape: Shape) -> HogEncoder:
-        orientations, cell = (4, 4) if self.hog784 else (self.orientations, self.cell)
-        if shape[2] not in (1, 3):
-            raise ConfigError(broken("HoG takes grey or RGB images", f"{shape[2]} channels"))
-        if min(shape[:2]) < _BLOCK * cell:
-            rule = f"images must hold a block of {_BLOCK}x{_BLOCK} cells of {cell}x{cell} pixels"
-            raise ConfigError(broken(rule, f"{shape[0]}x{shape[1]}", "Make `cell` smaller"))
+        height, width, channels = shape
+        orientations, cell = self.orientations, self.cell
+        if self.hog784:
+            orientations, cell = 4, 4
+        if channels not in (1, 3):
+            raise ConfigError(broken("HoG takes grey or RGB images", f"{channels} channels"))
+        if min(height, width) < _BLOCK * cell:
+            block = f"{_BLOCK}x{_BLOCK} cells of {cell}x{cell} pixels"
+            rule = f"images must hold a block of {block}"
+            raise ConfigError(broken(rule, f"{height}x{width}", "Make `cell` smaller"))
         return HogEncoder(shape, orientations, cell)
 
 
 @dataclass(frozen=True)
 class HogEncoder:
+    """Histograms for images of one shape."""
+
     shape: Shape
     orientations: int
     cell: int
 
     @property
     def dim(self) -> int:
-        down, across = (side // self.cell - _BLOCK + 1 for side in self.shape[:2])
-        return down * across * _BLOCK * _BLOCK * self.orientations
+        """The length of an image's features."""
+        height, width, _ = self.shape
+        down = height // self.cell - _BLOCK + 1
+        across = width // self.cell - _BLOCK + 1
+        numbers_per_block = _BLOCK * _BLOCK * self.orientations
+        return down * across * numbers_per_block
 
     def fingerprint(self) -> str:
-        return fingerprint("hog", {"orientations": self.orientations, "cell": self.cell})
+        """A hash of the settings, on which alone the features depend."""
+        settings = {"orientations": self.orientations, "cell": self.cell}
+        return fingerprint("hog", settings)
 
     def encode(self, x: Pixels) -> Features:
+        """The features of the images `x`, one row each."""
         check_pixels(x, self.shape)
         return encode_rows(self._forward, x, self.dim)
 
     def _forward(self, x: Pixels) -> Features:
-        return _normalise_blocks(
-            make_cell_histograms(to_grey(x), self.orientations, self.cell)
-        ).astype(np.float32)
+        histograms = make_cell_histograms(to_grey(x), self.orientations, self.cell)
+        return _normalise_blocks(histograms).astype(np.float32)
 
 
 def to_grey(x: Pixels) -> Floats:
-    """Luminance in [0, 1], (N, height, width)."""
+    """Luminance of the images `x` in [0, 1], (N, height, width)."""
     values = x.astype(np.float64) / 255
     if x.shape[3] == 1:
         return values[..., 0]
     red, green, blue = np.moveaxis(values, 3, 0)
-    luminance: Floats = _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
+    luminance: Floats = _RED * red + _GREEN * green + _BLUE * blue
     return luminance
 
 
-def make_cell_histograms(image: Floats, orientations: int, cell: int) -> Floats:
+def make_cell_histograms(
+    image: Floats,
+    orientations: int,
+    cell: int,
+) -> Floats:
     """Mean gradient magnitude per cell and orientation, (N, cells down, cells across,
-    orientations)."""
+    orientations).
+
+    Parameters
+    ----------
+    image
+        Grey images, (N, height, width).
+    orientations
+        How many bins half a turn has.
+    cell
+        The side of a cell, in pixels; what is left at the right and below is not used.
+    """
     count, height, width = image.shape
-    down, across = height // cell, width // cell
-    vertical, horizontal = np.zeros_like(image), np.zeros_like(image)
-    vertical[:, 1:-1] = image[:, 2:] - image[:, :-2]
-    horizontal[:, :, 1:-1] = image[:, :, 2:] - image[:, :, :-2]
-    magnitude = np.hypot(vertical, horizontal)
-    degrees = np.rad2deg(np.arctan2(vertical, horizontal)) % 180
+    down = height // cell
+    across = width // cell
+    magnitude, degrees = _measure_gradients(image)
     # 180 itself, which rounding can produce, is the direction 0.
     bins = (degrees * orientations / 180).astype(np.int64) % orientations
     histograms = np.empty((count, down, across, orientations))
     for orientation in range(orientations):
-        chosen = np.where(bins == orientation, magnitude, 0.0)[:, : down * cell, : across * cell]
-        histograms[..., orientation] = chosen.reshape(count, down, cell, across, cell).mean((2, 4))
+        chosen = np.where(bins == orientation, magnitude, 0.0)
+        whole = chosen[:, : down * cell, : across * cell]
+        cells = whole.reshape(count, down, cell, across, cell)
+        histograms[..., orientation] = cells.mean((2, 4))
     return histograms
+
+
+def _measure_gradients(image: Floats) -> tuple[Floats, Floats]:
+    """Magnitude and unsigned direction in degrees, from central differences."""
+    vertical = np.zeros_like(image)
+    vertical[:, 1:-1] = image[:, 2:] - image[:, :-2]
+    horizontal = np.zeros_like(image)
+    horizontal[:, :, 1:-1] = image[:, :, 2:] - image[:, :, :-2]
+    direction = np.arctan2(vertical, horizontal)
+    return np.hypot(vertical, horizontal), np.rad2deg(direction) % 180
 
 
 def _normalise_blocks(histograms: Floats) -> Floats:
     """Normalised blocks of neighbouring cells, one row an image."""
-    windows = np.lib.stride_tricks.sliding_window_view(histograms, (_BLOCK, _BLOCK), axis=(1, 2))
+    block = (_BLOCK, _BLOCK)
+    windows = np.lib.stride_tricks.sliding_window_view(histograms, block, axis=(1, 2))
     count, down, across = windows.shape[:3]
-    flat = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count, down, across, -1)
-    return _scale_to_unit(np.minimum(_scale_to_unit(flat), _CLIP)).reshape(count, -1)
+    # The window's two axes come last; orientations belong behind them.
+    ordered = windows.transpose(0, 1, 2, 4, 5, 3)
+    flat = ordered.reshape(count, down, across, -1)
+    clipped = np.minimum(_scale_to_unit(flat), _CLIP)
+    return _scale_to_unit(clipped).reshape(count, -1)
 
 
 def _scale_to_unit(vectors: Floats) -> Floats:
     """Vectors of length 1; those without length stay 0."""
-    scaled: Floats = vectors / np.sqrt((vectors**2).sum(-1, keepdims=True) + _EPSILON**2)
+    squares = (vectors**2).sum(-1, keepdims=True)
+    scaled: Floats = vectors / np.sqrt(squares + _EPSILON**2)
     return scaled

