@@ -3,6 +3,7 @@ some became harmless. `test_traps.py` says which."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import time
 from collections import namedtuple
@@ -33,6 +34,8 @@ from rayfl.protocol import (
     Vector,
 )
 from tests.testing.borrowed import Elsewhere
+
+FLOATS = ctypes.POINTER(ctypes.c_float)
 
 STARTS = itertools.count()
 """How many rounds this process has seen: what no method may know."""
@@ -83,7 +86,8 @@ def distil_from_own_network(client: Client, *, w: Vector, method: FedAvg) -> Fit
     def distil(student: nn.Module, batch: Batch) -> Tensor:
         with torch.no_grad():
             guesses = teacher(batch.x).softmax(1)
-        return -(guesses * student(batch.x).log_softmax(1)).sum(1).mean()
+        agreement: Tensor = (guesses * student(batch.x).log_softmax(1)).sum(1).mean()
+        return -agreement
 
     trained = yield Fit(w, loss=distil)
     return Out(update=trained.weights)
@@ -462,13 +466,19 @@ class Noting(FedAvg):
     def init(self, fleet: Fleet, model: Ref) -> Noted:
         return Noted(model)
 
+    def play(self, state: Any, fleet: Fleet, t: int) -> Noted:
+        """A usual round."""
+        played = super().round(state, fleet, t)
+        assert isinstance(played, Noted)
+        return played
+
 
 @component
 class LateSet(Noting):
     """In its last round the state holds a set, which cannot be stored."""
 
     def round(self, state: Any, fleet: Fleet, t: int) -> Any:
-        state = super().round(state, fleet, t)
+        state = self.play(state, fleet, t)
         return replace(state, noisy={1, 2}) if t == 5 else state
 
 
@@ -477,7 +487,7 @@ class TensorState(Noting):
     """The state holds a tensor."""
 
     def round(self, state: Any, fleet: Fleet, t: int) -> Any:
-        return replace(super().round(state, fleet, t), noisy=torch.zeros(3))
+        return replace(self.play(state, fleet, t), noisy=torch.zeros(3))
 
 
 @component
@@ -486,7 +496,7 @@ class NumpyKeys(Noting):
 
     def round(self, state: Any, fleet: Fleet, t: int) -> Any:
         by_client = dict.fromkeys(np.array(fleet.clients), 1.0)
-        return replace(super().round(state, fleet, t), noisy=by_client)
+        return replace(self.play(state, fleet, t), noisy=by_client)
 
 
 Pair = namedtuple("Pair", "model n")
@@ -525,7 +535,7 @@ class LateBorrowedState(Noting):
     """Not before its second round does the state hold a class of another module."""
 
     def round(self, state: Any, fleet: Fleet, t: int) -> Any:
-        state = super().round(state, fleet, t)
+        state = self.play(state, fleet, t)
         return replace(state, noisy=Elsewhere(state.model)) if t else state
 
 
@@ -610,13 +620,10 @@ class WritesLabels(Mapped):
 def write_through_torch(client: Client, *, w: Vector, method: FedAvg) -> Fitting[Out]:
     pointer = w.__array_interface__["data"][0]
     # What a library does that takes an array's memory and not its flags.
-    memory = np.ctypeslib.as_array(np.ctypeslib.ctypes.cast(pointer, FLOATS), w.shape)
+    memory = np.ctypeslib.as_array(ctypes.cast(pointer, FLOATS), w.shape)
     memory *= np.float32(0.5)
     trained = yield Fit(w)
     return Out(update=trained.weights)
-
-
-FLOATS = np.ctypeslib.ctypes.POINTER(np.ctypeslib.ctypes.c_float)
 
 
 @component
