@@ -31,7 +31,10 @@ def test_computes_with_the_threads_of_one_actor_and_gives_them_back(threads: int
 )
 def test_references_hold_the_value(ref: Ref, value: object) -> None:
     assert _look_up(ref) == value
-    assert _replace_refs({"list": [ref, 1], "tuple": (ref,)}) == {"list": [value, 1], "tuple": (value,)}
+    assert _replace_refs({"list": [ref, 1], "tuple": (ref,)}) == {
+        "list": [value, 1],
+        "tuple": (value,),
+    }
 
 
 def test_named_sets_are_left_to_the_executor() -> None:

@@ -206,8 +206,12 @@ def test_a_device_is_given_the_samples_that_lie_in_memory(
     held, wanted = sizes
     place = learner(layout=layout)
     one, index = client(held, place), np.random.default_rng(1).integers(0, held, wanted)
-    first, second = (gather(place, one.x, one.y)(index) for gather in (_gather_in_memory, _gather_on_device))
+    first, second = (
+        gather(place, one.x, one.y)(index) for gather in (_gather_in_memory, _gather_on_device)
+    )
     for mine, theirs in zip(first, second, strict=True):
+        assert mine is not None
+        assert theirs is not None
         assert torch.equal(mine, theirs)
         assert mine.stride() == theirs.stride()
         assert mine.dtype == theirs.dtype

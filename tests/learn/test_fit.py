@@ -13,8 +13,7 @@ from torch import nn
 
 from rayfl.errors import RayflError
 from rayfl.learn.batches import Batch, draw_batches
-from rayfl.learn.fit import carry_out, outputs, sample_losses
-from rayfl.learn.local_fit import Fit
+from rayfl.learn.fit import outputs, sample_losses
 from rayfl.learn.resident import Resident
 from tests.learn.toys import (
     LAYOUTS,

@@ -25,10 +25,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 2), dtype=np.uint8)
 def wide_net() -> nn.Module:
     """So many numbers that they are given away instead of copied."""
     hidden = LARGE // 128
-    return seeded(
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, hidden), nn.Linear(hidden, 3))
-    )
-
+    return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, hidden), nn.Linear(hidden, 3)))
 
 
 # -- residents -------------------------------------------------------------------------------------

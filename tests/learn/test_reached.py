@@ -181,7 +181,9 @@ def test_training_differs_by_rounding_only(layout: Layout, more: dict[str, Any])
 
 def test_coarse_arithmetic_goes_with_narrowed_kernels() -> None:
     start = Resident(shrinking_net(), CPU).dump()
-    fine, coarse = (train(trainee(learner("reached", precision=p)), start) for p in ("fp32", "bf16"))
+    fine, coarse = (
+        train(trainee(learner("reached", precision=p)), start) for p in ("fp32", "bf16")
+    )
     assert 0 < np.abs(fine - coarse).max() < 0.05
 
 

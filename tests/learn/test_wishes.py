@@ -145,7 +145,10 @@ def test_rows_of_one_class_are_labels() -> None:
         ({"keep": np.ones(SIZE - 1, np.bool_)}, rf"keep has one entry for each of {SIZE} samples"),
         ({"keep": np.arange(SIZE)}, r"keep is a mask; got int64"),
         ({"sample_weights": np.ones(SIZE + 1)}, r"sample_weights has one entry for each of 23"),
-        ({"targets": np.zeros(SIZE - 2, np.int64)}, r"targets has one entry for each of 23.*got 21"),
+        (
+            {"targets": np.zeros(SIZE - 2, np.int64)},
+            r"targets has one entry for each of 23.*got 21",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -156,7 +159,9 @@ def test_arrays_of_another_length_are_refused(wish: dict[str, Any], match: str) 
 
 def test_labels_out_of_bounds_are_no_class() -> None:
     """They used to be class 0."""
-    rule = r"training with CrossEntropy needs labels; got client 0, whose labels are out of bounds\."
+    rule = (
+        r"training with CrossEntropy needs labels; got client 0, whose labels are out of bounds\."
+    )
     unlabelled = client(SIZE, place_of(), labels=False)
     with pytest.raises(RayflError, match=rule + " Declare the set in the method's `needs`"):
         carry_out(unlabelled, Fit(start()))
@@ -164,7 +169,9 @@ def test_labels_out_of_bounds_are_no_class() -> None:
         carry_out(replace(unlabelled, id=-1), Fit(start()))
     with pytest.raises(RayflError, match=r"got a batch whose labels are out of bounds"):
         carry_out(unlabelled, Fit(start(), loss=lambda net, batch: batch.y.float().mean()))
-    found = carry_out(unlabelled, Fit(start(), loss=lambda net, batch: net(batch.x).square().mean()))
+    found = carry_out(
+        unlabelled, Fit(start(), loss=lambda net, batch: net(batch.x).square().mean())
+    )
     assert found.steps == 8
 
 
@@ -199,9 +206,7 @@ def test_settings_by_name(own: dict[str, Any]) -> None:
     found = carry_out(client(SIZE, place_of()), Fit(start(), settings=own))
     assert_same(found.weights, by_hand(client(SIZE, place_of()), **own))
     other = {**SETTINGS, **own}
-    assert np.array_equal(
-        found.weights, train(client(SIZE, learner(linear_net, **other)), start())
-    )
+    assert np.array_equal(found.weights, train(client(SIZE, learner(linear_net, **other)), start()))
 
 
 def test_a_visit_can_have_an_augmentation_of_its_own() -> None:
@@ -241,19 +246,21 @@ def test_the_schedule_of_a_large_network_is_the_same() -> None:
         place = place_of()
         place.shape_of().large = large
         ends.append(train(client(SIZE, place), start(), schedule=lambda step: 0.5**step))
-    assert np.array_equal(*ends)
+    assert np.array_equal(ends[0], ends[1])
 
 
 # -- changes of the gradient -----------------------------------------------------------------------
 
 
-def flat_slopes(parameters: list[nn.Parameter]) -> Tensor:
-    return torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+def split_like_parameters(flat: Vector) -> tuple[Tensor, ...]:
+    """A flat vector in pieces, one a parameter."""
+    lengths = [parameter.numel() for parameter in linear_net().parameters()]
+    return torch.split(torch.from_numpy(flat), lengths)  # type: ignore[no-any-return]
 
 
 def test_a_pull_is_a_proximal_gradient() -> None:
     anchor = start() + np.float32(0.05)
-    pieces = torch.from_numpy(anchor).split([p.numel() for p in linear_net().parameters()])
+    pieces = split_like_parameters(anchor)
 
     def proximal(parameters: list[nn.Parameter]) -> None:
         for parameter, piece in zip(parameters, pieces, strict=True):
@@ -281,7 +288,7 @@ def test_statistics_are_not_pulled() -> None:
 
 def test_a_drift_is_added_to_every_gradient() -> None:
     drift = np.linspace(-0.1, 0.1, len(start()), dtype=np.float32)
-    pieces = torch.from_numpy(drift).split([p.numel() for p in linear_net().parameters()])
+    pieces = split_like_parameters(drift)
 
     def corrected(parameters: list[nn.Parameter]) -> None:
         for parameter, piece in zip(parameters, pieces, strict=True):
@@ -304,8 +311,12 @@ def test_changes_come_in_their_order_and_clipping_last() -> None:
         gradient.fill_(3.0)
 
     own = {"steps": 1, "momentum": 0.0, "lr": 1.0}
-    common = {"settings": own, "loss": lambda net, batch: 0.0 * net(batch.x).sum()}
-    wish = Fit(start(), pull=Pull(anchor, 0.5), drift=drift, adjust=adjust, clip=6.0, **common)
+
+    def flat_loss(net: nn.Module, batch: Batch) -> Tensor:
+        return 0.0 * net(batch.x).sum()  # type: ignore[no-any-return]
+
+    changes: dict[str, Any] = {"pull": Pull(anchor, 0.5), "drift": drift, "adjust": adjust}
+    wish = Fit(start(), loss=flat_loss, settings=own, clip=6.0, **changes)
     found = carry_out(client(SIZE, place_of()), wish).weights
     np.testing.assert_allclose(seen[0], 0.5 + 2.0, rtol=1e-5)
     assert np.linalg.norm((start() - found).astype(np.float64)) == pytest.approx(6.0, rel=1e-5)
@@ -491,15 +502,6 @@ def test_several_networks_remember_apart_and_are_shown_by_name() -> None:
     alone = Fit(found.weights["one"], memory=found.memory["one"])
     expected = carry_out(client(SIZE, place_of()), alone).weights
     np.testing.assert_allclose(on["one"], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_two_networks_of_a_visit_begin_differently_where_they_are_numbered() -> None:
-    place = learner(lambda i=0: seeded(linear_net_unseeded, i))
-    assert not np.array_equal(place.first_weights(0), place.first_weights(1))
-
-
-def linear_net_unseeded() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
 
 
 def test_an_optimiser_never_outlives_its_visit() -> None:

@@ -18,6 +18,7 @@ from rayfl.protocol import Client, Vector
 
 LAYOUTS: tuple[Layout, ...] = ("channels_last", "channels_first")
 
+
 def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
