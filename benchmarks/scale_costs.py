@@ -100,19 +100,17 @@ def measured(actors: int, rounds: int, cohort: int) -> Measured:
 
 def watched(configuration: dict[str, object], actors: int, rounds: int) -> Measured:
     """The rounds of a fleet that is driven from here, where every outcome can be seen."""
-    from rayfl.run.engine import initial
-
     config, fleet = driven(configuration, actors)
     took: list[list[float]] = []
     account = fleet._account
     fleet._account = lambda done, *rest: account(noted(done, took), *rest)  # type: ignore[method-assign]
-    method, state, seconds = config.method, config.method.init(fleet, fleet.serve(initial)), []
+    method, state, seconds = config.method, config.method.init(fleet, fleet.initial()), []
     took.clear()
     for t in range(rounds):
         started, fleet.round = time.perf_counter(), t
         state = method.round(state, fleet, t)
         seconds.append(time.perf_counter() - started)
-    parameters = len(fleet.get(method.model(state)))
+    parameters = len(fleet.get(method.model(state, fleet)))
     fleet.close()
     return Measured(seconds, took, parameters)
 

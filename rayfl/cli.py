@@ -51,6 +51,7 @@ SHOWN = (
     "labels/",
 )
 """Metrics that a run ends with on the screen, in this order; a slash at the end takes all below."""
+WIDTH = 26
 
 
 def _default_output() -> Path:
@@ -134,11 +135,11 @@ def run(
         progress = progress_for(settings.training.rounds, quiet)
         result = run_experiment(settings, resume=resume, address=address, progress=progress)
     for name, value in _final_metrics(result.metrics):
-        click.echo(f"{name:26} {value:.4f}")
-    click.echo(f"{'run':26} {result.directory}")
-    click.echo(f"{'mlflow run':26} {result.mlflow_run_id or 'none'}")
-    click.echo(f"{'scenario sha256':26} {result.scenario_sha256}")
-    click.echo(f"{'model sha256':26} {result.sha256}")
+        click.echo(f"{name:{WIDTH}} {value:.4f}")
+    click.echo(f"{'run':{WIDTH}} {result.directory}")
+    click.echo(f"{'mlflow run':{WIDTH}} {result.mlflow_run_id or 'none'}")
+    click.echo(f"{'scenario sha256':{WIDTH}} {result.scenario_sha256}")
+    click.echo(f"{'model sha256':{WIDTH}} {result.sha256}")
 
 
 def _final_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:

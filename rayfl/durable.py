@@ -24,16 +24,24 @@ def write_file(path: Path, content: bytes | str) -> None:
     content : bytes or str
         Text is written as UTF-8.
     """
-    place_file(path, content.encode() if isinstance(content, str) else content)
-    sync_files([path])
+    _replace(path, content.encode() if isinstance(content, str) else content, settled=True)
+    _sync(path.parent)
 
 
 def place_file(path: Path, blob: bytes) -> None:
-    """The same without waiting for the disk; `sync_files` does that, for many files at once."""
+    """The same without waiting for the disk; `sync_files` does that, for many files at once.
+
+    A loss of power before that may leave the name and not the content."""
+    _replace(path, blob, settled=False)
+
+
+def _replace(path: Path, blob: bytes, settled: bool) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as stream:
             _write_all(stream, blob)
+        if settled:
+            _sync(part)
         os.replace(part, path)
     except OSError:
         with suppress(OSError):

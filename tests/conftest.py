@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-# No variable is set that a user's shell does not have. Those that would lead tests to somebody's own
-# cluster or store are taken away.
+from rayfl.fleet.on_ray.own_ray import own_settings
+
+# No variable is set that a user's shell does not have. Those that would lead tests to somebody's
+# own cluster or store are taken away.
 os.environ.pop("RAY_ADDRESS", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 
@@ -19,17 +21,19 @@ os.environ.pop("MLFLOW_TRACKING_URI", None)
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A local Ray with two logical GPUs and room for many small actors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import ray
+    import ray
 
-        ray.init(
-            num_cpus=8,
-            num_gpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="error",
-        )
+    # As a run of a user's starts its own: for this machine alone, with a token.
+    with own_settings():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(
+                num_cpus=8,
+                num_gpus=2,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+            )
         yield
         ray.shutdown()
 

@@ -31,6 +31,7 @@ import rayfl
 from rayfl.config.schema import load_config
 from tests.nodes import short_folder, surroundings, wait_for
 from tests.reliability.drills import ROOT, descendants, title_of
+from tests.test_job import environment
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -52,7 +53,7 @@ def command(*beginning: str) -> str:
     return found
 
 
-# -- what the programs take ------------------------------------------------------------------------------------------
+# -- what the programs take ----------------------------------------------------------------------
 
 
 def refuse_unknown(group: click.Command, words: list[str]) -> None:
@@ -170,7 +171,7 @@ def test_the_upload_is_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "upload.zip").stat().st_size < 20 << 20
 
 
-# -- Slurm and Kubernetes, as far as they can be read ----------------------------------------------------------------
+# -- Slurm and Kubernetes, as far as they can be read --------------------------------------------
 
 SBATCH = {
     "job-name",
@@ -194,6 +195,19 @@ def test_a_batch_file_is_one(name: str) -> None:
     assert head.startswith("#!/bin/bash\n")
     assert set(re.findall(r"^#SBATCH --([a-z-]+)", head, re.MULTILINE)) == SBATCH
     assert "#SBATCH" not in body, "Slurm reads its options before the first command"
+
+
+@pytest.mark.parametrize("name", BATCH_FILES)
+def test_a_batch_file_makes_a_token_before_it_starts_ray(name: str) -> None:
+    text = (FILES / name).read_text()
+    (line,) = re.findall(r"^RAY_AUTH_TOKEN=.*$", text, re.MULTILINE)
+    show = f'{line}; export RAY_AUTH_TOKEN; bash -c "echo \\$RAY_AUTH_TOKEN"'
+    done = subprocess.run(
+        ["bash", "-c", show], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert re.fullmatch(r"[0-9a-f]{64}\n", done.stdout)
+    export = text.index("export RAY_AUTH_MODE=token RAY_AUTH_TOKEN\n")
+    assert text.index(line) < export < text.index("ray s")
 
 
 def test_symmetric_run_takes_what_the_batch_file_gives_it() -> None:
@@ -269,7 +283,7 @@ def test_the_image_has_the_ray_of_the_manifest_and_the_tree_of_the_project() -> 
     assert command("git archive") == text.splitlines()[0].removeprefix("# ")
 
 
-# -- two machines ----------------------------------------------------------------------------------------------------
+# -- two machines --------------------------------------------------------------------------------
 
 HEAD, WORKER = "10.0.0.1", "10.0.0.2"
 
@@ -427,7 +441,8 @@ def test_several_machines_as_the_page_has_it(
     token = head(command("ray get-auth-token")) and head("cat ~/.ray/auth_token")
     assert token
     head(command("chmod"))
-    secured = dict([command("export RAY_AUTH_MODE").removeprefix("export ").split("=")])
+    (line,) = [line for line in COMMANDS if line == "export RAY_AUTH_MODE=token"]
+    secured = dict([line.removeprefix("export ").split("=")])
     head, worker = (
         Machine(m.address, m.init, {**m.env, **secured}, m.project) for m in (head, worker)
     )
@@ -474,7 +489,8 @@ while [[ $1 == -* ]]; do
 done
 pids=()
 for node in "${{nodes[@]}}"; do
-    nsenter --target "$(cat "{folder}/$node")" --net --mount --pid -- bash -c 'cd "$0" && exec "$@"' "$PWD" "$@" &
+    nsenter --target "$(cat "{folder}/$node")" --net --mount --pid -- \\
+        bash -c 'cd "$0" && exec "$@"' "$PWD" "$@" &
     pids+=($!)
 done
 status=0

@@ -1,10 +1,11 @@
-"""A job on a cluster that was there before: submitted as the handbook says, it succeeds and is
-tracked."""
+"""A job on a head that was started by hand: as the handbook says, it listens to this machine alone,
+asks for a token, succeeds and is tracked."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -12,12 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from rayfl.tracking.tracker import quiet_client
-from tests.commands import BIN, answers, environment, free_ports
+from rayfl.tracking.store import quiet_client
+from tests.commands import BIN, free_ports
 from tests.reliability.drills import descendants
+from tests.sockets import Listener, listeners_of, user_environment
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,36 +32,62 @@ ROOT = Path(__file__).parent.parent
 PATIENCE = 180.0
 
 
+TOKEN = secrets.token_hex(32)
+
+
+def environment() -> dict[str, str]:
+    """This test's own Ray and no other, with a token of its own; `python` is the one that runs the
+    tests."""
+    foreign = ("RAY_", "MLFLOW_")
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    return {
+        **inherited,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+
+
+def page_exports() -> dict[str, str]:
+    """What the handbook has one export before a head is started that is alone."""
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("export") and "OSX" in line]
+    return dict(word.split("=") for word in line.split()[1:])
+
+
+class Head(NamedTuple):
+    """A cluster of one node: where it takes jobs, its first process, and how to speak to it."""
+
+    address: str
+    pid: int
+    env: dict[str, str]
+
+
 @pytest.fixture
-def head() -> Iterator[str]:
-    """The address for jobs of a cluster of one node on loopback, which ends with the test."""
+def head() -> Iterator[Head]:
+    """A head by hand, which ends with the test."""
     # Not pytest's folder: the path of a socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="rj"))
+    home = folder / "home"
+    (home / ".ray").mkdir(parents=True)
+    (home / ".ray" / "auth_token").write_text(TOKEN)
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    env = {**user_environment(home), **page_exports(), "PATH": path}
     port, dashboard, agent, client = free_ports(4)
-    places = ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", str(folder)]
-    ports = ["--dashboard-port", str(dashboard), "--dashboard-agent-listen-port", str(agent)]
-    words = [
-        *places,
-        *ports,
-        "--ray-client-server-port",
-        str(client),
-        "--num-cpus",
-        "2",
-        "--disable-usage-stats",
-    ]
+    words = ["--port", str(port), "--dashboard-port", str(dashboard)]
+    words += ["--dashboard-agent-listen-port", str(agent), "--ray-client-server-port", str(client)]
+    words += ["--temp-dir", str(folder), "--num-cpus", "2", "--disable-usage-stats"]
     with (folder / "head.log").open("wb") as log:
         command = [str(BIN / "ray"), "start", "--head", "--block", *words]
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment(), start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
     try:
         address = f"http://127.0.0.1:{dashboard}"
         started = time.monotonic()
-        while not answers(f"{address}/api/version"):
+        while not listens(process.pid, dashboard):
             assert process.poll() is None, (folder / "head.log").read_text()
             assert time.monotonic() - started < PATIENCE, (folder / "head.log").read_text()
             time.sleep(0.2)
-        yield address
+        yield Head(address, process.pid, env)
     finally:
         ours = descendants(process.pid)
         process.terminate()
@@ -72,27 +101,38 @@ def head() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: str, tmp_path: Path) -> None:
+def listens(root: int, port: int) -> bool:
+    return any(each.port == port for each in listeners_of(root))
+
+
+def submit(head: Head, *words: str, **env: str) -> subprocess.Popen[str]:
+    """`ray job submit` of the project's folder."""
+    command = [str(BIN / "ray"), "job", "submit", "--address", head.address, "--working-dir", "."]
+    return subprocess.Popen(
+        [*command, "--", *words],
+        cwd=ROOT,
+        env={**head.env, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: Head, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'jobs.db'}"
     places = [f"tracking.uri={uri}", f"output={tmp_path / 'out'}"]
     job = ["python", "jobs/run.py", "configs/quickstart.yaml", "training.rounds=3", *places]
-    submit = [
-        str(BIN / "ray"),
-        "job",
-        "submit",
-        "--address",
-        head,
-        "--working-dir",
-        ".",
-        "--",
-        *job,
-    ]
-    done = subprocess.run(
-        submit, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=400
-    )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
+    process = submit(head, *job)
+    listening: set[Listener] = set()
+    while process.poll() is None:
+        listening |= listeners_of(head.pid)
+        time.sleep(0.1)
+    said = process.communicate()[0]
+    assert process.returncode == 0, said
     assert "succeeded" in said
+    for name in ("jobs/run.py", "ClientActor", "Coordinator", "JobSupervisor", "DashboardAgent"):
+        assert any(name in each.title for each in listening), f"{name} was not looked at"
+    assert [each for each in sorted(listening) if not each.loopback] == []
 
     (directory,) = (tmp_path / "out" / "runs").iterdir()
     result = json.loads((directory / "result.json").read_text())
@@ -101,6 +141,9 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: str, tmp_path: 
     (run,) = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
     assert (run.info.status, run.info.run_name) == ("FINISHED", directory.name)
     assert run.data.tags["model_sha256"] == result["sha256"]
-    assert [
-        point.step for point in client.get_metric_history(run.info.run_id, "test/accuracy")
-    ] == [1, 2, 3]
+    history = client.get_metric_history(run.info.run_id, "test/accuracy")
+    assert [point.step for point in history] == [1, 2, 3]
+
+    stranger = submit(head, "true", HOME=str(tmp_path), RAY_AUTH_TOKEN="wrong")
+    assert "authentication token is invalid" in stranger.communicate()[0]
+    assert stranger.returncode != 0

@@ -40,7 +40,11 @@ def list_datasets() -> None:
 @click.option("--sha256", default="", help="What the file that --from names must hash to.")
 @ROOT
 def fetch_dataset(
-    name: str, settings: tuple[str, ...], source: str | None, sha256: str, root: Path | None
+    name: str,
+    settings: tuple[str, ...],
+    source: str | None,
+    sha256: str,
+    root: Path | None,
 ) -> None:
     """Fetch the dataset NAME, verify it, and put it where `describe` and experiments find it."""
     from rayfl.federation.datasets import data_root
@@ -69,7 +73,12 @@ def fetch_dataset(
     default=Path("."),
     help="Folder of the contact sheet.",
 )
-def describe_dataset(name: str, settings: tuple[str, ...], root: Path | None, output: Path) -> None:
+def describe_dataset(
+    name: str,
+    settings: tuple[str, ...],
+    root: Path | None,
+    output: Path,
+) -> None:
     """Print counts, classes, means and the hash of the dataset NAME, and draw a contact sheet."""
     from rayfl.federation.datasets import data_root
     from rayfl.federation.describe_data import contact_sheet, description

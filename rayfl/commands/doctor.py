@@ -56,7 +56,11 @@ def checks(output: Path, address: str | None) -> Iterator[Check]:
     yield guard_check("ray", lambda: _check_cluster(address), RAY_REMEDY)
 
 
-def guard_check(what: str, look: Callable[[], str], remedy: str) -> Check:
+def guard_check(
+    what: str,
+    look: Callable[[], str],
+    remedy: str,
+) -> Check:
     """A check whose failure is its finding."""
     try:
         return Check(what, True, look())

@@ -17,7 +17,11 @@ RUNS = {"noisy labels": (), "clean labels": ("noise=none",)}
 """By title, what is changed for a run."""
 
 
-def quickstart(config: Path, overrides: tuple[str, ...], quiet: bool) -> None:
+def quickstart(
+    config: Path,
+    overrides: tuple[str, ...],
+    quiet: bool,
+) -> None:
     """Run the configuration with and without label noise, and print a table of both.
 
     Parameters

@@ -98,7 +98,12 @@ def _choose_usual_figures(source: str, result: StudyResult) -> list[str]:
     return [name for name in FIGURES if name not in SLOW]
 
 
-def _gather_result(source: str, folder: Path, store: str, only: tuple[str, ...]) -> StudyResult:
+def _gather_result(
+    source: str,
+    folder: Path,
+    store: str,
+    only: tuple[str, ...],
+) -> StudyResult:
     """What is to be reported: a study file's cells, or an experiment's runs."""
     if not _is_study_file(source):
         from rayfl.report.experiment_runs import read_experiment

@@ -21,7 +21,11 @@ def scenario() -> None:
 @click.option(
     "-o", "--output", type=DIRECTORY, required=True, help="New or empty directory for the artefact."
 )
-def build_artefact(config: Path, overrides: tuple[str, ...], output: Path) -> None:
+def build_artefact(
+    config: Path,
+    overrides: tuple[str, ...],
+    output: Path,
+) -> None:
     """Draw the scenario of CONFIG and save it; `scenario: OUTPUT` in any configuration then re-uses
     it."""
     from rayfl.config.schema import load_config

@@ -53,7 +53,12 @@ def sweep(
         sys.exit(1)
 
 
-def _search_settings(chosen: Sweep, resume: bool, address: str | None, quiet: bool) -> SweepResult:
+def _search_settings(
+    chosen: Sweep,
+    resume: bool,
+    address: str | None,
+    quiet: bool,
+) -> SweepResult:
     """Run the sweep; stopped, it says how to go on and exits as the signal would have it."""
     from rayfl.run.experiment import Interrupted
     from rayfl.tuning.driver import sweep as search

@@ -24,7 +24,7 @@ from rayfl.estimate.lid import (
     local_intrinsic_dimensionality,
     mean_lid,
 )
-from rayfl.estimate.mixture import LossMixture, Split
+from rayfl.estimate.mixture import LossMixture, LossSplit
 from rayfl.estimate.neighbour_votes import measure_disagreement, vote_labels
 from rayfl.estimate.neighbours import (
     cosine_similarity,
@@ -55,9 +55,9 @@ __all__ = [
     "DawidSkene",
     "GaussianMixture",
     "LossMixture",
+    "LossSplit",
     "MixtureFit",
     "Spectra",
-    "Split",
     "adjusted_rand_index",
     "agglomerate",
     "average_by_class",

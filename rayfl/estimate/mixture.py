@@ -27,7 +27,7 @@ TINY = 10.0 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Split:
+class LossSplit:
     """A fitted mixture; component 0 has the smaller mean.
 
     Attributes
@@ -83,7 +83,7 @@ class LossMixture:
     normalise: bool = True
     """Whether losses are scaled to [0, 1] first."""
 
-    def fit(self, losses: ArrayLike) -> Split:
+    def fit(self, losses: ArrayLike) -> LossSplit:
         """The mixture of one client's losses.
 
         Parameters
@@ -93,7 +93,7 @@ class LossMixture:
         """
         return self.fit_many([losses])[0]
 
-    def fit_many(self, clients: Sequence[ArrayLike]) -> list[Split]:
+    def fit_many(self, clients: Sequence[ArrayLike]) -> list[LossSplit]:
         """The mixtures of many clients at once, each the same, bit for bit, as `fit` alone.
 
         Parameters
@@ -117,9 +117,9 @@ class LossMixture:
                 splits[i] = split
         return splits
 
-    def _maximise_likelihood(self, losses: list[Floats]) -> list[Split]:
+    def _maximise_likelihood(self, losses: list[Floats]) -> list[LossSplit]:
         """EM on every client until each has converged; a converged client leaves the batch."""
-        groups = Groups.of(np.array([values.size for values in losses], dtype=np.int64))
+        groups = ClientSegments.of(np.array([values.size for values in losses], dtype=np.int64))
         raw = np.concatenate(losses)
         low = np.minimum.reduceat(raw, groups.starts)
         high = np.maximum.reduceat(raw, groups.starts)
@@ -133,7 +133,7 @@ class LossMixture:
         separated = state.means[:, 1] - state.means[:, 0] >= CLOSE * span
         posteriors = np.split(clean, groups.starts[1:])
         return [
-            Split(
+            LossSplit(
                 posteriors[i].copy(),
                 *state.of(i),
                 n_iter=int(n_iter[i]),
@@ -143,7 +143,7 @@ class LossMixture:
             for i in range(len(losses))
         ]
 
-    def _iterate(self, values: Floats, groups: Groups) -> tuple[Gaussians, Ints, Bools]:
+    def _iterate(self, values: Floats, groups: ClientSegments) -> tuple[Gaussians, Ints, Bools]:
         """The components of every client, its steps, and whether it converged."""
         clients = groups.lengths.size
         start = split_by_means(values, groups)
@@ -173,7 +173,7 @@ class LossMixture:
         return state, n_iter, converged
 
 
-class Groups(NamedTuple):
+class ClientSegments(NamedTuple):
     """Clients laid end to end in one flat array.
 
     A sum over a client reads its own segment only, so its bits depend neither on the neighbours nor
@@ -183,7 +183,7 @@ class Groups(NamedTuple):
     lengths: Ints
 
     @classmethod
-    def of(cls, lengths: Ints) -> Groups:
+    def of(cls, lengths: Ints) -> ClientSegments:
         """Clients of these lengths."""
         return cls(np.cumsum(lengths) - lengths, lengths)
 
@@ -203,12 +203,12 @@ class Groups(NamedTuple):
         """Each client's values, from low to high, as 0 to 1."""
         return (values - self.spread(low)) / self.spread(high - low)
 
-    def select(self, active: Bools) -> tuple[Groups, Bools | slice]:
+    def select(self, active: Bools) -> tuple[ClientSegments, Bools | slice]:
         """The layout of the active clients alone, and which samples are theirs."""
         if active.all():
             return self, slice(None)
         members = np.repeat(active, self.lengths)
-        return Groups.of(self.lengths[active]), members
+        return ClientSegments.of(self.lengths[active]), members
 
 
 class Gaussians(NamedTuple):
@@ -239,12 +239,13 @@ class Gaussians(NamedTuple):
         return Gaussians(*(np.take_along_axis(part, order, axis=1) for part in self))
 
 
-def infer_clean(values: Floats, state: Gaussians, groups: Groups) -> tuple[Floats, Floats]:
+def infer_clean(values: Floats, state: Gaussians, groups: ClientSegments) -> tuple[Floats, Floats]:
     """The E-step: posterior of component 0 for every sample, and each client's mean
     log-likelihood.
 
     >>> state = Gaussians(np.array([[0.6, 0.4]]), np.array([[0.1, 0.7]]), np.array([[0.01, 0.04]]))
-    >>> infer_clean(np.array([0.1, 0.3, 0.4]), state, Groups.of(np.array([3])))[0].round(6).tolist()
+    >>> one = ClientSegments.of(np.array([3]))
+    >>> infer_clean(np.array([0.1, 0.3, 0.4]), state, one)[0].round(6).tolist()
     [0.996311, 0.75, 0.093097]
     """
     lower = _log_density(
@@ -272,7 +273,7 @@ def _log_density(
     values: Floats,
     state: Gaussians,
     component: int,
-    groups: Groups,
+    groups: ClientSegments,
 ) -> Floats:
     """log pi_c + log N(l; mu_c, s_c) for every sample."""
     weight, mean, variance = (part[:, component] for part in state)
@@ -284,7 +285,7 @@ def _log_density(
 def _estimate_gaussians(
     values: Floats,
     lower: Floats,
-    groups: Groups,
+    groups: ClientSegments,
     reg_covar: float,
 ) -> Gaussians:
     """The M-step: parameters from the posteriors of component 0."""
@@ -305,7 +306,7 @@ def _estimate_gaussians(
 def _measure_moments(
     values: Floats,
     posterior: Floats,
-    groups: Groups,
+    groups: ClientSegments,
     reg_covar: float,
 ) -> tuple[Floats, Floats, Floats]:
     """Mass, mean and variance of one component in every client."""
@@ -317,7 +318,7 @@ def _measure_moments(
     return mass, mean, variance
 
 
-def split_by_means(values: Floats, groups: Groups) -> Floats:
+def split_by_means(values: Floats, groups: ClientSegments) -> Floats:
     """Membership (1.0 or 0.0) of the lower group of 2-means, started at minimum and maximum, run to
     convergence."""
     low = np.minimum.reduceat(values, groups.starts)
@@ -350,7 +351,7 @@ def split_by_means(values: Floats, groups: Groups) -> Floats:
 
 def _find_lower(
     values: Floats,
-    groups: Groups,
+    groups: ClientSegments,
     low: Floats,
     high: Floats,
 ) -> Bools:
@@ -364,10 +365,10 @@ def _has_spread(losses: Floats) -> bool:
     return losses.size > 1 and bool(losses.min() < losses.max())
 
 
-def _call_clean(losses: Floats) -> Split:
+def _call_clean(losses: Floats) -> LossSplit:
     """The answer where there is nothing to separate."""
     mean = float(losses[0]) if losses.size else 0.0
-    return Split(
+    return LossSplit(
         clean=np.ones(losses.size),
         weights=np.array([1.0, 0.0]),
         means=np.full(2, mean),

@@ -42,13 +42,17 @@ class Mean:
     @cached_property
     def grid(self) -> Grid:
         """On which the sum is exact, by the largest value of every update."""
-        peaks = (w * self._done(update).peaks[self.key] for update, w in self.weights.items())
-        return Grid.bounded(sum(peaks), len(self.weights))
+        bound = sum(
+            weight * self.maps[number].done[client].peaks[self.key]
+            for (number, client), weight in self.weights.items()
+        )
+        return Grid.bounded(bound, len(self.weights))
 
     @cached_property
     def nbytes(self) -> int:
         """The size of one update, and so of the mean."""
-        return self._done(next(iter(self.weights))).update_bytes[self.key]
+        number, client = next(iter(self.weights))
+        return self.maps[number].done[client].update_bytes[self.key]
 
     @cached_property
     def total(self) -> float:
@@ -64,9 +68,6 @@ class Mean:
     def map_number(self) -> int | None:
         """The map that all updates are of; None if they are of several."""
         return next(iter(self.maps)) if len(self.maps) == 1 else None
-
-    def _done(self, update: UpdateId) -> Done:
-        return self.maps[update.number].done[update.client]
 
 
 class FleetReplies(Replies):

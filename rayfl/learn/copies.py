@@ -46,7 +46,7 @@ class Frozen:
         self._load = self._loads.get(name, 0) + 1
         self._loads[name] = self._load
         self.resident = client.learner.resident(w, name)
-        self.resident.net.eval()
+        self._set_mode(training=False)
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -66,11 +66,20 @@ class Frozen:
         self._check_own()
         return self.resident.dump()
 
+    def _set_mode(self, training: bool) -> None:
+        self._training = training
+        self.resident.net.train(training)
+
     def _check_own(self) -> None:
         if self._loads[self._name] != self._load:
             rule = "networks that are used in one visit have a name each"
             remedy = "Say Frozen(client, w, name) with different names."
             raise RayflError(broken(rule, f"'{self._name}' twice", remedy))
+        # A Fit of several networks sets those that it trains to training mode.
+        if self.resident.net.training != self._training:
+            rule = "a copy is called otherwise than the networks that a Fit trains"
+            remedy = "Choose another name for the copy."
+            raise RayflError(broken(rule, f"'{self._name}' for both", remedy))
 
 
 class Ema(Frozen):
@@ -115,7 +124,7 @@ class Ema(Frozen):
         self.decay = decay
         self.steps = steps
         self.statistics = statistics
-        self.resident.net.train(statistics == "own")
+        self._set_mode(training=statistics == "own")
 
     @torch.no_grad()
     def follow(self, student: Resident) -> None:

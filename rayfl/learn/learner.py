@@ -135,16 +135,19 @@ class Learner:
         """
         passes = self.passes
 
-        # A count is no part of what is compiled.
-        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             if passes.counting:
                 passes.forward += len(inputs[0])
                 if torch.is_grad_enabled():
                     passes.open += len(inputs[0])
 
+        hook = count
+        if self.training.compile != "never":
+            # A count is no part of what is compiled. Not asked for otherwise: it imports the
+            # compiler, which takes seconds.
+            hook = torch.compiler.disable(count)  # type: ignore[no-untyped-call]
         for entrance in entrances(net):
-            entrance.register_forward_pre_hook(count)
+            entrance.register_forward_pre_hook(hook)
 
     def first_weights(self, i: int = 0) -> Vector:
         """First weights number `i` of the method's network: the same bits at every place.

@@ -78,7 +78,7 @@ def mix_inputs(x: Tensor, other: Tensor, share: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedBatch:
     """A batch mixed with a permutation of itself.
 
     Attributes
@@ -150,7 +150,7 @@ def mix_batch(
     alpha: float,
     generator: torch.Generator,
     at_least_half: bool = False,
-) -> Mixed:
+) -> MixedBatch:
     """A batch, mixed with a permutation of itself by one share.
 
     Parameters
@@ -166,9 +166,9 @@ def mix_batch(
     """
     share = draw_share(alpha, generator, at_least_half)
     if share == 1:
-        return Mixed(mix_inputs(x, x, share), share, torch.arange(len(x), device=x.device))
+        return MixedBatch(mix_inputs(x, x, share), share, torch.arange(len(x), device=x.device))
     other = torch.randperm(len(x), generator=generator, device=generator.device).to(x.device)
-    return Mixed(mix_inputs(x, x[other], share), share, other)
+    return MixedBatch(mix_inputs(x, x[other], share), share, other)
 
 
 def mix_rows(

@@ -151,7 +151,7 @@ def warm_decay(step: int, most: float = 0.999) -> float:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageRound:
     """Where a round stands in its method.
 
     Attributes
@@ -190,7 +190,7 @@ class Stages:
     >>> [stages.at(t).name for t in range(5)]
     ['correct', 'correct', 'finetune', 'usual', 'usual']
     >>> stages.at(1)
-    Stage(name='correct', index=1, first=False, last=True)
+    StageRound(name='correct', index=1, first=False, last=True)
     """
 
     rounds: Mapping[str, int | None]
@@ -205,7 +205,7 @@ class Stages:
             rule = "only the last stage takes all the rounds that are left (None)"
             raise ConfigError(broken(rule, dict(self.rounds)))
 
-    def at(self, t: int) -> Stage:
+    def at(self, t: int) -> StageRound:
         """The stage of a round.
 
         Parameters
@@ -219,15 +219,15 @@ class Stages:
         for name, length in occurring[:-1]:
             assert length is not None, "only the last stage is open"
             if index < length:
-                return _stage(name, index, length)
+                return _describe_stage(name, index, length)
             index -= length
         name, length = occurring[-1]
-        return _stage(name, index, length)
+        return _describe_stage(name, index, length)
 
 
-def _stage(name: str, index: int, length: int | None) -> Stage:
+def _describe_stage(name: str, index: int, length: int | None) -> StageRound:
     ends = length is not None and index == length - 1
-    return Stage(
+    return StageRound(
         name,
         index,
         first=index == 0,

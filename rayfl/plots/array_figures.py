@@ -54,7 +54,13 @@ def write_in_words(name: str, array: NDArray[Any]) -> Figure:
     axes.set_axis_off()
     axes.set_title(escape_math(name))
     said = f"{array.item()}"[:60] if array.ndim == 0 else _describe_kind(array)
-    axes.text(0.5, 0.5, escape_math(said), ha="center", va="center")
+    axes.text(
+        0.5,
+        0.5,
+        escape_math(said),
+        ha="center",
+        va="center",
+    )
     return figure
 
 
@@ -77,7 +83,13 @@ def draw_values(name: str, values: Floats) -> Figure:
     step = _choose_step(len(values))
     places = np.arange(0, len(values), step)
     marker = "o" if len(places) < FEW_POINTS else None
-    axes.plot(places, values[::step], color=BLUE, marker=marker, linewidth=1.4)
+    axes.plot(
+        places,
+        values[::step],
+        color=BLUE,
+        marker=marker,
+        linewidth=1.4,
+    )
     title = escape_math(name)
     axes.set(xlabel=_name_axis("place", step), ylabel=title, title=title)
     axes.grid(alpha=0.3)
@@ -153,7 +165,12 @@ def _find_range(values: Floats) -> tuple[float, float]:
     return float(known.min()), float(known.max())
 
 
-def _paint_matrix(axes: Axes, name: str, matrix: Floats, span: tuple[float, float]) -> None:
+def _paint_matrix(
+    axes: Axes,
+    name: str,
+    matrix: Floats,
+    span: tuple[float, float],
+) -> None:
     """The image of a matrix with its scale."""
     low, high = span
     # A scale has a length, even where all values are the same.
@@ -167,7 +184,13 @@ def _paint_matrix(axes: Axes, name: str, matrix: Floats, span: tuple[float, floa
     )
     beyond = "max" if np.nanmax(matrix) > high else "neither"
     label = escape_math(name)
-    axes.figure.colorbar(image, ax=axes, label=label, shrink=0.8, extend=beyond)
+    axes.figure.colorbar(
+        image,
+        ax=axes,
+        label=label,
+        shrink=0.8,
+        extend=beyond,
+    )
 
 
 def _label_places(axes: Axes, shape: tuple[int, ...]) -> None:

@@ -55,7 +55,12 @@ def learning_curve(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     figure, axes = make_figure(7, 4)
     for metric in CURVES:
         _draw_curve(axes, metric, history)
-    axes.set(xlabel="round", ylabel="share", ylim=(0, 1), title=escape_math(title))
+    axes.set(
+        xlabel="round",
+        ylabel="share",
+        ylim=(0, 1),
+        title=escape_math(title),
+    )
     axes.grid(alpha=0.3)
     if len(axes.lines) == 1:
         axes.set_ylabel(str(axes.lines[0].get_label()))
@@ -63,7 +68,11 @@ def learning_curve(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     return figure
 
 
-def _draw_curve(axes: Axes, metric: str, history: Sequence[Mapping[str, Any]]) -> None:
+def _draw_curve(
+    axes: Axes,
+    metric: str,
+    history: Sequence[Mapping[str, Any]],
+) -> None:
     """One metric, where any round has it."""
     records = [record for record in history if metric in record["metrics"]]
     if not records:
@@ -82,7 +91,11 @@ def _draw_curve(axes: Axes, metric: str, history: Sequence[Mapping[str, Any]]) -
 # -- confusion -------------------------------------------------------------------------------------
 
 
-def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], title: str) -> Figure:
+def confusion_figure(
+    confusion: NDArray[np.int64],
+    classes: Sequence[str],
+    title: str,
+) -> Figure:
     """A confusion matrix; counts are written where there is room.
 
     Parameters
@@ -106,7 +119,13 @@ def paint_confusion(
 ) -> AxesImage:
     """The shares of a confusion matrix as an image, with the classes' names where they fit."""
     shares = _divide_rows(confusion)
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    image = axes.imshow(
+        shares,
+        cmap="Blues",
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
+    )
     axes.set(xlabel="predicted class", ylabel="true class")
     if classes is not None and len(classes) <= MOST_NAMES:
         _name_classes(axes, classes)
@@ -152,7 +171,11 @@ def _write_counts(axes: Axes, confusion: NDArray[np.int64]) -> None:
 # -- estimates -------------------------------------------------------------------------------------
 
 
-def estimate_figure(name: str, believed: NDArray[np.float64], wrong: NDArray[np.float64]) -> Figure:
+def estimate_figure(
+    name: str,
+    believed: NDArray[np.float64],
+    wrong: NDArray[np.float64],
+) -> Figure:
     """What a method believes of each client, against the client's true share of wrong labels.
 
     Parameters
@@ -166,7 +189,13 @@ def estimate_figure(name: str, believed: NDArray[np.float64], wrong: NDArray[np.
         return left_figure(name, believed)
     known = np.isfinite(believed)
     figure, axes = make_figure(5.5, 4)
-    axes.scatter(wrong[known], believed[known], color=BLUE, edgecolor="white", linewidth=0.5)
+    axes.scatter(
+        wrong[known],
+        believed[known],
+        color=BLUE,
+        edgecolor="white",
+        linewidth=0.5,
+    )
     axes.set(
         xlabel="share of wrong labels",
         ylabel=escape_math(name),

@@ -168,7 +168,21 @@ def _draw_line(axes: Axes, line: ChartLine, style: int) -> None:
         # What a paper prints is open, so that it is not taken for a measurement.
         look |= {"linestyle": "", "markerfacecolor": "none"}
         look |= {"markeredgewidth": 1.6, "markersize": 7}
-    axes.plot(line.x, line.y, **look, label=line.name, markevery=(first, every), linewidth=1.6)
+    axes.plot(
+        line.x,
+        line.y,
+        **look,
+        label=line.name,
+        markevery=(first, every),
+        linewidth=1.6,
+    )
     if len(line.low):
         colour = look["color"]
-        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(
+            line.x,
+            line.low,
+            line.high,
+            color=colour,
+            alpha=0.18,
+            linewidth=0,
+        )

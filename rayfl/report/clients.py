@@ -64,7 +64,9 @@ def _draw_panel_reliability(panel: Panel) -> Iterator[Drawing]:
 
 
 def _draw_estimates(
-    panel: Panel, what: str, believed: Sequence[tuple[Group, NDArray[np.float64]]]
+    panel: Panel,
+    what: str,
+    believed: Sequence[tuple[Group, NDArray[np.float64]]],
 ) -> Drawing:
     """One quantity that methods estimate, a pair of axes a method."""
     figure = make_panel_figure(len(believed), 3.4, 3.2)
@@ -102,17 +104,35 @@ def correlate_points(points: NDArray[np.float64]) -> float:
     return pearson(points[:, 1], points[:, 0])
 
 
-def _scatter_clients(axes: Axes, group: Group, points: NDArray[np.float64], what: str) -> None:
+def _scatter_clients(
+    axes: Axes,
+    group: Group,
+    points: NDArray[np.float64],
+    what: str,
+) -> None:
     """A point a client, and the line of least squares where there is one."""
     noise, believed = points.T
     colour = choose_line_style(group.style)["color"]
-    axes.scatter(100 * noise, believed, s=18, color=colour, alpha=0.7, linewidth=0)
+    axes.scatter(
+        100 * noise,
+        believed,
+        s=18,
+        color=colour,
+        alpha=0.7,
+        linewidth=0,
+    )
     low, high = axes.get_ylim()
     # Through clients of one noise rate there are many lines.
     if len(set(noise.tolist())) > 1:
         slope, level = np.polyfit(noise, believed, 1)
         ends = np.array([noise.min(), noise.max()])
-        axes.plot(100 * ends, level + slope * ends, color="#000000", linewidth=1, linestyle="--")
+        axes.plot(
+            100 * ends,
+            level + slope * ends,
+            color="#000000",
+            linewidth=1,
+            linestyle="--",
+        )
     title = wrap_title(group.title, TITLE_LETTERS)
     axes.set_title(f"{title}\nr = {correlate_points(points):.2f}", fontsize=10)
     axes.set(xlabel="wrong labels (%)", ylabel=what, ylim=(low, high))

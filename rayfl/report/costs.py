@@ -154,13 +154,22 @@ def _draw_cost_bars(costs: Sequence[Cost]) -> Figure:
 
 
 def _stack_bars(
-    axes: Axes, costs: Sequence[Cost], places: NDArray[np.int64], labels: dict[str, str]
+    axes: Axes,
+    costs: Sequence[Cost],
+    places: NDArray[np.int64],
+    labels: dict[str, str],
 ) -> None:
     """Two amounts of every method, one after the other on one bar."""
     first, second = labels
     begin = [getattr(cost, first) for cost in costs]
     added = [getattr(cost, second) for cost in costs]
-    axes.barh(places, begin, height=0.6, color=BLUE, label=labels[first])
+    axes.barh(
+        places,
+        begin,
+        height=0.6,
+        color=BLUE,
+        label=labels[first],
+    )
     axes.barh(
         places,
         added,

@@ -158,7 +158,11 @@ def _fetch_run(client: MlflowClient, run: Run) -> Record:
     }
     (directory / "run.json").write_text(json.dumps(began))
     history = read_history(client, run)
-    ended = {"rounds": len(history), "sha256": tags.get("model_sha256", ""), "history": history}
+    ended = {
+        "rounds": len(history),
+        "sha256": tags.get("model_sha256", ""),
+        "history": history,
+    }
     (directory / "result.json").write_text(json.dumps(ended))
     record = read(directory)
     assert record is not None
@@ -222,7 +226,12 @@ def _measure_score(score: Score, records: Mapping[int, Record]) -> Value:
         value = 100 * record.score(score.metric, score.over, score.window)
         if math.isfinite(value):
             known[seed] = value
-    return Value(score.title, tuple(known.values()), tuple(known), digits=score.digits)
+    return Value(
+        score.title,
+        tuple(known.values()),
+        tuple(known),
+        digits=score.digits,
+    )
 
 
 # -- titles ----------------------------------------------------------------------------------------
@@ -241,7 +250,11 @@ def _title_runs(found: Sequence[TrackedRun]) -> list[ChoiceKey]:
     return [(method, *place) for method, place in zip(methods, places, strict=True)]
 
 
-def _title_axis(axis: str, found: Sequence[TrackedRun], keys: Sequence[ChoiceKey]) -> list[str]:
+def _title_axis(
+    axis: str,
+    found: Sequence[TrackedRun],
+    keys: Sequence[ChoiceKey],
+) -> list[str]:
     """The tag of each run on an axis, with those of its settings in which runs of the same key
     differ."""
     own = [_choose_settings(run, axis) for run in found]
@@ -263,7 +276,11 @@ def _choose_settings(run: TrackedRun, axis: str) -> Settings:
     return {key: value for key, value in run.settings.items() if find_owner(key) == axis}
 
 
-def _list_differences(own: Settings, alike: Sequence[Settings], axis: str) -> list[str]:
+def _list_differences(
+    own: Settings,
+    alike: Sequence[Settings],
+    axis: str,
+) -> list[str]:
     """Settings in which one of several differs: first components by their names, then what equal
     ones are set to."""
     told = []

@@ -53,7 +53,11 @@ def draw_gallery(result: StudyResult, names: Sequence[str]) -> tuple[list[Drawin
     return drawn, lacking
 
 
-def _draw_named(name: str, result: StudyResult, panels: Sequence[Panel]) -> list[Drawing]:
+def _draw_named(
+    name: str,
+    result: StudyResult,
+    panels: Sequence[Panel],
+) -> list[Drawing]:
     """The figures of one name."""
     if name not in FIGURES:
         raise NoData(f"there is no figure of this name; there are {', '.join(FIGURES)}")

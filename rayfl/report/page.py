@@ -29,7 +29,11 @@ class PageSection(NamedTuple):
     body: str
 
 
-def write_page(result: StudyResult, drawn: Sequence[Drawing], lacking: Mapping[str, str]) -> str:
+def write_page(
+    result: StudyResult,
+    drawn: Sequence[Drawing],
+    lacking: Mapping[str, str],
+) -> str:
     """The whole document.
 
     Parameters

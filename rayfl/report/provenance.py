@@ -21,7 +21,10 @@ def collect_facts(result: StudyResult) -> dict[str, str]:
     runs = list(_iterate_runs(result))
     starts = [_read_start(record) for _, _, record in runs]
     seeds = sorted({seed for _, seed, _ in runs})
-    found = {"runs": str(len(runs)), "seeds": ", ".join(map(str, seeds)) or "none"}
+    found = {
+        "runs": str(len(runs)),
+        "seeds": ", ".join(map(str, seeds)) or "none",
+    }
     for tag in TAGS:
         values = {str(start["tags"][tag]) for start in starts if start["tags"].get(tag)}
         if values:
@@ -68,7 +71,10 @@ def _read_start(record: Record) -> dict[str, Any]:
                     return dict(entry)
     # A run that was not tracked has the same facts beside it.
     facts = json.loads((record.directory / "run.json").read_text())
-    tags = {"rayfl": facts.get("rayfl", ""), **facts.get("tags", {})}
+    tags = {
+        "rayfl": facts.get("rayfl", ""),
+        **facts.get("tags", {}),
+    }
     return {"tags": tags, "time": facts.get("time")}
 
 

@@ -74,7 +74,12 @@ def _render_pixels(drawing: Drawing) -> bytes:
     return render_png(figure)
 
 
-def log_report(result: StudyResult, directory: Path, uri: str, experiment: str) -> str:
+def log_report(
+    result: StudyResult,
+    directory: Path,
+    uri: str,
+    experiment: str,
+) -> str:
     """Log a report to MLflow as a run of its own in the experiment of its runs.
 
     Parameters
@@ -98,7 +103,12 @@ def log_report(result: StudyResult, directory: Path, uri: str, experiment: str) 
         raise StorageError(broken(rule, f"{mask(uri)}: {short}")) from error
 
 
-def _log_run(result: StudyResult, directory: Path, uri: str, experiment: str) -> str:
+def _log_run(
+    result: StudyResult,
+    directory: Path,
+    uri: str,
+    experiment: str,
+) -> str:
     from rayfl.tracking.tracker import artifact_root, quiet_client
 
     client = quiet_client(uri)

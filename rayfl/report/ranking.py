@@ -103,7 +103,14 @@ def _measure_agreement(title: str, pairs: Sequence[tuple[float, float]]) -> Agre
     signs = np.sign(ours[first] - ours[second]) * np.sign(printed[first] - printed[second])
     kendall, spearman = _correlate_ranks(ours, printed)
     concordant = int((signs > 0).sum())
-    return Agreement(title, len(pairs), kendall, spearman, concordant, len(signs))
+    return Agreement(
+        title,
+        len(pairs),
+        kendall,
+        spearman,
+        concordant,
+        len(signs),
+    )
 
 
 def _correlate_ranks(

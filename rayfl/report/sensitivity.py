@@ -94,7 +94,11 @@ def _make_chart(title: str, setting: str, lines: Lines) -> Chart:
     return Chart(title, setting, score, drawn, log=spans_decades(every))
 
 
-def _make_measured(name: str, points: Sequence[Point], style: int) -> list[ChartLine]:
+def _make_measured(
+    name: str,
+    points: Sequence[Point],
+    style: int,
+) -> list[ChartLine]:
     """The line of our means, with a band from the least to the greatest seed."""
     known = [
         (x, value.mean, min(value.values), max(value.values))
@@ -109,7 +113,11 @@ def _make_measured(name: str, points: Sequence[Point], style: int) -> list[Chart
     return [ChartLine(name, x, mean, *band, style=style)]
 
 
-def _make_printed(name: str, points: Sequence[Point], style: int) -> list[ChartLine]:
+def _make_printed(
+    name: str,
+    points: Sequence[Point],
+    style: int,
+) -> list[ChartLine]:
     """The markers of what the paper prints."""
     known = [(x, value.printed_value) for x, value in points if math.isfinite(value.printed_value)]
     if not known:

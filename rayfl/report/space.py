@@ -109,7 +109,12 @@ def _embed_group(group: Group) -> EmbeddedImages:
     # Its threads wait for each other in a busy loop: two of them on a busy machine take minutes.
     with threadpool_limits(1):
         points = TSNE(init="pca", perplexity=near, random_state=0).fit_transform(features)
-    return EmbeddedImages(group.title, np.asarray(points, dtype=np.float64), labels, classes)
+    return EmbeddedImages(
+        group.title,
+        np.asarray(points, dtype=np.float64),
+        labels,
+        classes,
+    )
 
 
 def compute_test_features(
@@ -154,7 +159,12 @@ def draw_embeddings(found: Sequence[EmbeddedImages]) -> Figure:
             points = each.points[each.labels == number]
             _scatter_class(axes, points, number, name)
         axes.set_title(wrap_title(each.title), fontsize=10)
-        axes.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
+        axes.set(
+            xticks=[],
+            yticks=[],
+            xlabel="t-SNE 1",
+            ylabel="t-SNE 2",
+        )
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(
         handles,
@@ -170,7 +180,12 @@ def draw_embeddings(found: Sequence[EmbeddedImages]) -> Figure:
     return figure
 
 
-def _scatter_class(axes: Axes, points: Floats, number: int, name: str) -> None:
+def _scatter_class(
+    axes: Axes,
+    points: Floats,
+    number: int,
+    name: str,
+) -> None:
     """The images of one class."""
     look = choose_line_style(number)
     # Where colours begin again, markers are hollow.
@@ -255,7 +270,12 @@ def _retrieve_batch(record: Record) -> RetrievedImages:
     features = encoder.encode(images)
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = features / np.maximum(lengths, 1e-12)
-    return RetrievedImages(images, dataset.train.y[rows], unit @ unit.T, dataset.classes)
+    return RetrievedImages(
+        images,
+        dataset.train.y[rows],
+        unit @ unit.T,
+        dataset.classes,
+    )
 
 
 def rank_nearest(batch: RetrievedImages, anchor: int) -> NDArray[np.int64]:
@@ -305,7 +325,12 @@ def choose_anchors(labels: NDArray[np.int64]) -> list[int]:
     return [*first, *others][:ANCHORS]
 
 
-def _show_image(axes: Axes, batch: RetrievedImages, image: int, anchor: int | None) -> None:
+def _show_image(
+    axes: Axes,
+    batch: RetrievedImages,
+    image: int,
+    anchor: int | None,
+) -> None:
     """One image with its class, framed by whether that is the anchor's."""
     pixels = batch.images[image]
     grey = pixels.shape[-1] == 1

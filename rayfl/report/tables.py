@@ -130,7 +130,11 @@ def _find_varied_axes(result: StudyResult, axes: Sequence[str]) -> ChoiceKey:
     return varied or tuple(axes[-1:])
 
 
-def _sort_keys(result: StudyResult, axes: ChoiceKey, keys: Iterable[ChoiceKey]) -> list[ChoiceKey]:
+def _sort_keys(
+    result: StudyResult,
+    axes: ChoiceKey,
+    keys: Iterable[ChoiceKey],
+) -> list[ChoiceKey]:
     """Distinct keys, sorted by the study's order of choices, the first axis first."""
     orders = [result.used(axis) for axis in axes]
 

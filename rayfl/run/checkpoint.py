@@ -88,11 +88,11 @@ class CheckpointStore:
         the state."""
         try:
             manifest = self._write_parts(snapshot, fetch, leaf)
-            # The manifest must not be there before what it names is.
+            # The manifest must not be there before what it names is, and what was there before it
+            # must not go before the manifest is there: also where the power is lost.
             self._settle()
-            self._put(manifest_name(snapshot.round), json.dumps(manifest).encode())
-            # And what was there before must not go before the manifest is there.
-            self._settle()
+            name = manifest_name(snapshot.round)
+            self.files.write_settled(name, json.dumps(manifest).encode())
             self._manifests[snapshot.round] = manifest
             self._drop_others()
         except OSError as error:
@@ -175,8 +175,7 @@ class CheckpointStore:
         other._settle()
         meta = manifest["meta"] if digest is None else {**manifest["meta"], "digest": digest}
         copy = seal_manifest({**manifest, "format": FORMAT, "meta": meta})
-        other._put(manifest_name(number), json.dumps(copy).encode())
-        other._settle()
+        other.files.write_settled(manifest_name(number), json.dumps(copy).encode())
         return number
 
     # -- reading -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from rayfl.durable import place_file, sync_files
+from rayfl.durable import place_file, sync_files, write_file
 from rayfl.locks import FileLock, take_lock
 
 
@@ -15,7 +15,10 @@ class CheckpointFiles(Protocol):
     """Files below one place, by names that may have a folder in them."""
 
     def write(self, name: str, blob: bytes) -> None:
-        """Whole or not at all, as far as a reader sees; a loss of power may take it back."""
+        """Whole or not at all, as far as a reader sees; a loss of power may spoil it."""
+
+    def write_settled(self, name: str, blob: bytes) -> None:
+        """Whole or not at all, and there to stay."""
 
     def settle(self, names: Collection[str]) -> None:
         """Return when files that were written cannot be lost any more."""
@@ -41,6 +44,9 @@ class LocalFiles:
 
     def write(self, name: str, blob: bytes) -> None:
         place_file(self.root / name, blob)
+
+    def write_settled(self, name: str, blob: bytes) -> None:
+        write_file(self.root / name, blob)
 
     def settle(self, names: Collection[str]) -> None:
         sync_files(self.root / name for name in names)
@@ -78,6 +84,9 @@ class RemoteFiles:
         except OSError:
             self.delete(f"{name}.part")
             raise
+
+    def write_settled(self, name: str, blob: bytes) -> None:
+        self.write(name, blob)
 
     def settle(self, names: Collection[str]) -> None:
         """Nothing to wait for."""

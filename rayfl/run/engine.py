@@ -324,6 +324,7 @@ class Engine:
         self._modules |= self._known_modules(snapshot.meta)
         self.fleet.table = {client: dict(entries) for client, entries in snapshot.clients.items()}
         self.fleet.left = dict(snapshot.state["left"])
+        log.info("resumed after round %d", snapshot.round)
         self._note(f"resumed after round {snapshot.round}")
         return Reached(
             snapshot.round,

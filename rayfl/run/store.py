@@ -147,21 +147,21 @@ def records(output: Path) -> Iterator[Record]:
 
 
 def read(directory: Path) -> Record | None:
-    """One run, if it is over."""
+    """One run, if it is over, and what it left can be read."""
     try:
-        facts = json.loads((directory / "run.json").read_text())
-        result = json.loads((directory / "result.json").read_text())
-    except (OSError, ValueError):
+        facts = json.loads((directory / "run.json").read_text(encoding="utf-8"))
+        result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+        return Record(
+            directory=directory,
+            digest=str(facts["digest"]),
+            scenario=str(facts["scenario"]),
+            rounds=int(result["rounds"]),
+            sha256=str(result["sha256"]),
+            history=list(result["history"]),
+            facts=dict(result.get("facts", {})),
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    return Record(
-        directory=directory,
-        digest=facts["digest"],
-        scenario=facts["scenario"],
-        rounds=result["rounds"],
-        sha256=result["sha256"],
-        history=result["history"],
-        facts=result.get("facts", {}),
-    )
 
 
 def alike(output: Path, config: Config, scenario: str | None = None) -> Record | None:

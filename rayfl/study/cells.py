@@ -154,7 +154,8 @@ def _merge_studies(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
         values = (below.get(key), above.get(key))
         if all(isinstance(value, Mapping) for value in values):
             result[key] = merge(below[key], above[key])
-    axes = {**(below.get("axes") or {}), **(above.get("axes") or {})}
+    axes = dict(below.get("axes") or {})
+    axes.update(above.get("axes") or {})
     result["axes"] = {axis: choices for axis, choices in axes.items() if choices is not None}
     return result
 

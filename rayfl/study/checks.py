@@ -107,7 +107,12 @@ class ConfigTrials:
             self._loaded = (key, _keep_error(lambda: config.data.load(root)))
         return _raise_kept_error(self._loaded[1])
 
-    def _build_parts(self, config: Config, shape: tuple[int, int, int], classes: int) -> None:
+    def _build_parts(
+        self,
+        config: Config,
+        shape: tuple[int, int, int],
+        classes: int,
+    ) -> None:
         """Build the network and the frozen encoders, whose weights may be missing."""
         resolved = config.resolved()
         network = [resolved["model"], resolved["method"]]

@@ -155,8 +155,18 @@ def _make_client(config: Config, facts: TrialFacts) -> TimingClient:
     learner = LearnerRecipe(network, Normalisation(), "cpu")()
     rng = np.random.default_rng(0)
     size = config.training.batch_size
-    x = rng.integers(0, 256, (size, *facts.shape), dtype=np.uint8)
-    return TimingClient(x, rng.integers(0, facts.classes, size), learner, rng)
+    x = rng.integers(
+        0,
+        256,
+        (size, *facts.shape),
+        dtype=np.uint8,
+    )
+    return TimingClient(
+        x,
+        rng.integers(0, facts.classes, size),
+        learner,
+        rng,
+    )
 
 
 def _time_steps(client: TimingClient) -> list[float]:

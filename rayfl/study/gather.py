@@ -43,7 +43,13 @@ def gather_results(
         if cell.computed:
             results[cell.key] = _compute_cell(order, cell, results)
     ordered = [results[cell.key] for cell in order.cells]
-    return StudyResult(order.name, order.study, ordered, order.scale, order.wanted_seeds)
+    return StudyResult(
+        order.name,
+        order.study,
+        ordered,
+        order.scale,
+        order.wanted_seeds,
+    )
 
 
 # -- cells that are run ----------------------------------------------------------------------------
@@ -86,7 +92,11 @@ def _find_command(order: StudyOrder, cell: Cell) -> str:
     return "" if cell.missing else order.command(cell)
 
 
-def _measure_scores(order: StudyOrder, cell: Cell, runs: Mapping[int, Record]) -> dict[str, Value]:
+def _measure_scores(
+    order: StudyOrder,
+    cell: Cell,
+    runs: Mapping[int, Record],
+) -> dict[str, Value]:
     """All scores of a cell."""
     return {
         name: _measure_score(cell, scale_window(score, order.scale), runs)
@@ -94,11 +104,20 @@ def _measure_scores(order: StudyOrder, cell: Cell, runs: Mapping[int, Record]) -
     }
 
 
-def _measure_score(cell: Cell, score: Score, records: Mapping[int, Record]) -> Value:
+def _measure_score(
+    cell: Cell,
+    score: Score,
+    records: Mapping[int, Record],
+) -> Value:
     """One score over the seeds that have it."""
     values = {seed: _score_run(record, score) for seed, record in records.items()}
     known = {seed: value for seed, value in values.items() if not math.isnan(value)}
-    return _add_printed(cell, score, tuple(known.values()), tuple(known))
+    return _add_printed(
+        cell,
+        score,
+        tuple(known.values()),
+        tuple(known),
+    )
 
 
 def scale_window(score: Score, scale: float) -> Score:
@@ -128,7 +147,10 @@ def read_entry(array: NDArray[Any] | None, at: tuple[int, ...]) -> float:
 
 
 def _add_printed(
-    cell: Cell, score: Score, values: tuple[float, ...], seeds: tuple[int, ...]
+    cell: Cell,
+    score: Score,
+    values: tuple[float, ...],
+    seeds: tuple[int, ...],
 ) -> Value:
     """Our values with the printed one."""
     figure = find_printed(cell, score)
@@ -172,11 +194,21 @@ def _compute_cell(
     )
 
 
-def _compute_score(cell: Cell, score: Score, kind: Kind, values: Sequence[Value]) -> Value:
+def _compute_score(
+    cell: Cell,
+    score: Score,
+    kind: Kind,
+    values: Sequence[Value],
+) -> Value:
     """A score of a computed cell out of those of its parts."""
     if kind == "difference":
         differences = subtract_seeds(values)
-        return _add_printed(cell, score, tuple(differences.values()), tuple(differences))
+        return _add_printed(
+            cell,
+            score,
+            tuple(differences.values()),
+            tuple(differences),
+        )
     means = average_cells(values)
     # A mean over cells is of no seed.
     return _add_printed(cell, score, tuple(means.values()), ())

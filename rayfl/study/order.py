@@ -165,7 +165,11 @@ def _label_run(
     """Settings with what MLflow shows of a run: the study as its experiment, the cell as tags and
     name."""
     written = dict(settings.get("tracking") or {})
-    tags = {"study": order.name, **cell.choices, "seed": str(seed)}
+    tags = {
+        "study": order.name,
+        **cell.choices,
+        "seed": str(seed),
+    }
     tags |= written.get("tags") or {}
     if order.scale != 1:
         tags["scale"] = f"{order.scale:g}"

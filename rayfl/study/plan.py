@@ -139,7 +139,7 @@ def make_plan(order: StudyOrder, shelf: Shelf | None = None) -> StudyPlan:
         if facts.problem:
             problems.setdefault(cell.key, facts.problem)
             continue
-        done = _find_stored(shelf, trials, made.config)
+        done = find_stored(shelf, trials, made.config)
         estimate = DONE if done is not None else estimator.of(made.config, facts)
         run = PlannedRun(cell, seed, made.config, made.note, done, estimate)
         runs.setdefault(cell.key, []).append(run)
@@ -164,7 +164,7 @@ def _sort_by_dataset(order: StudyOrder) -> list[tuple[Cell, int, ScaledConfig | 
     return sorted(order.configurations(), key=find_place)
 
 
-def _find_stored(shelf: Shelf, trials: ConfigTrials, config: Config) -> Record | None:
+def find_stored(shelf: Shelf, trials: ConfigTrials, config: Config) -> Record | None:
     """The finished run with this configuration and scenario. The scenario is drawn only if there is
     one to compare."""
     if shelf.find(config) is None:

@@ -60,10 +60,19 @@ def find_printed(cell: Cell, score: Score) -> PrintedFigure:
     row = rows[fits[0]]
     mean = row[source.mean]
     std = row.get(source.std) or ""
-    return PrintedFigure(mean, std, parse_number(mean, source.symbols), fits[0])
+    return PrintedFigure(
+        mean,
+        std,
+        parse_number(mean, source.symbols),
+        fits[0],
+    )
 
 
-def _fill_columns(source: Printed, cell: Cell, score: Score) -> dict[str, str]:
+def _fill_columns(
+    source: Printed,
+    cell: Cell,
+    score: Score,
+) -> dict[str, str]:
     """The texts that a row must have, by column."""
     words = {axis: _choose_word(choice) for axis, choice in cell.chosen.items()}
     words["score"] = _choose_word(score)

@@ -10,10 +10,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rayfl.config.schema import Config, parsed
 from rayfl.errors import RayflError
+from rayfl.locks import FileLock, LockHeldError, take_lock
 from rayfl.run.experiment import (
     Interrupted,
     newest_unfinished,
@@ -22,13 +25,19 @@ from rayfl.run.experiment import (
     tracking_uri,
 )
 from rayfl.run.progress import Progress, Silent
-from rayfl.study.plan import PlannedRun, StudyPlan
+from rayfl.run.store import Record, Shelf
+from rayfl.study.cell_locks import CellLocks
+from rayfl.study.checks import ConfigTrials
+from rayfl.study.plan import PlannedRun, StudyPlan, find_stored
+from rayfl.tracking.journal import Journal
 from rayfl.tracking.tracker import Tracker
 
 log = logging.getLogger("rayfl")
 
 PATIENCE = 15.0
 """Seconds to wait for the study's own run in MLflow; without it the runs stand on their own."""
+
+WAIT_SECONDS = 1.0
 
 Say = Callable[[str], None]
 ProgressOf = Callable[[Config], Progress]
@@ -58,12 +67,22 @@ def run_plan(
         return ran
     # Between two runs a signal finds these handlers; within one, the run's own.
     with stoppable(), shared_ray([run.config for run in todo], address):
-        parent = Parent(plan)
+        parent = Parent(plan, say)
+        locks = CellLocks(plan.order.folder, partial(_find_run, ConfigTrials()))
         status = "FAILED"
+        left: list[PlannedRun] = []
         try:
             for number, run in enumerate(todo, start=1):
                 say(f"[{number}/{len(todo)}] {run.title}")
-                one(run, parent, ran, say, progress, address)
+                try:
+                    claim_and_run(run, locks, parent, ran, say, progress, address)
+                except LockHeldError as held:
+                    say(f"left to {held.holder or 'another process'}: {run.title}")
+                    left.append(run)
+            for run in left:
+                say(f"waiting for the end of {run.title}")
+                while not claimed_and_run(run, locks, parent, ran, say, progress, address):
+                    time.sleep(WAIT_SECONDS)
             status = "FAILED" if ran.failed else "FINISHED"
         except (Interrupted, KeyboardInterrupt):
             status = "KILLED"
@@ -71,6 +90,36 @@ def run_plan(
         finally:
             parent.close(status)
     return ran
+
+
+def claim_and_run(
+    run: PlannedRun,
+    locks: CellLocks,
+    parent: Parent,
+    ran: Ran,
+    say: Say,
+    progress: ProgressOf,
+    address: str | None,
+) -> None:
+    """One run, unless another process is making it (LockHeldError) or has made it meanwhile."""
+    with locks.take(run.config, f"the run {run.title}"):
+        if locks.is_finished(run.config):
+            say(f"made by another process meanwhile: {run.title}")
+        else:
+            one(run, parent, ran, say, progress, address)
+
+
+def claimed_and_run(run: PlannedRun, locks: CellLocks, *rest: Any) -> bool:
+    """Whether nobody else held it."""
+    try:
+        claim_and_run(run, locks, *rest)
+    except LockHeldError:
+        return False
+    return True
+
+
+def _find_run(checks: ConfigTrials, shelf: Shelf, config: Config) -> Record | None:
+    return find_stored(shelf, checks, config)
 
 
 def one(
@@ -83,6 +132,8 @@ def one(
             config, resume=unfinished(config), address=address, progress=progress(config)
         )
         ran.finished.append(run)
+    except LockHeldError:  # somebody has taken up the unfinished run by itself
+        raise
     except RayflError as error:
         ran.failed.setdefault(run.cell.key, f"failed: {error}")
         say(f"failed: {run.title}: {error}")
@@ -113,33 +164,49 @@ def shared_ray(configs: list[Config], address: str | None) -> AbstractContextMan
 
 class Parent:
     """The study's own run in MLflow, under which its runs are listed. The same study continues the
-    same one."""
+    same one; while another process does, this one only lists its runs there."""
 
-    def __init__(self, plan: StudyPlan) -> None:
+    def __init__(self, plan: StudyPlan, say: Say) -> None:
         config, order = plan.todo[0].config, plan.order
         self.tracker: Tracker | None = None
+        self.journal = Journal(order.notes)
+        self.lock: FileLock | None = None
+        try:
+            self.lock = take_lock(order.notes / "lock", f"the study {order.name}")
+        except LockHeldError as held:
+            say(f"this study is being run by {held.holder or 'another process'} too")
         if not config.tracking.enabled:
             return
-        self.tracker = Tracker(order.notes, tracking_uri(config), enabled=True)
-        tags = {"study": order.name, "kind": "study", "mlflow.note.content": order.study.notes}
-        params = {"command": order.command(), "seeds": order.wanted_seeds, "scale": order.scale}
-        self.tracker.start(config.tracking.experiment, order.study.title, tags, params)
+        if self.lock is not None:
+            self.tracker = Tracker(order.notes, tracking_uri(config), enabled=True)
+            tags = {"study": order.name, "kind": "study", "mlflow.note.content": order.study.notes}
+            seeds = order.wanted_seeds
+            params = {"command": order.command(), "seeds": seeds, "scale": order.scale}
+            self.tracker.start(config.tracking.experiment, order.study.title, tags, params)
         # The first contact makes the store's tables, which the first run would wait for anyway.
         waited = time.monotonic() + PATIENCE
-        while self.tracker.run_id is None and time.monotonic() < waited:
+        while self.run_id is None and time.monotonic() < waited:
             time.sleep(0.05)
+
+    @property
+    def run_id(self) -> str | None:
+        """The MLflow run, once there is one."""
+        return self.journal.noted().get("run_id")
 
     def adopted(self, config: Config) -> Config:
         """The configuration of a run that is listed under this one."""
-        if self.tracker is None or self.tracker.run_id is None:
+        run_id = self.run_id
+        if run_id is None or not config.tracking.enabled:
             return config
-        tags = {**config.tracking.tags, "mlflow.parentRunId": self.tracker.run_id}
+        tags = {**config.tracking.tags, "mlflow.parentRunId": run_id}
         tracking = config.tracking.model_copy(update={"tags": tags})
         return config.model_copy(update={"tracking": tracking})
 
     def close(self, status: str) -> None:
         if self.tracker is not None:
             self.tracker.finish(status, patience=0.5 if status == "KILLED" else 30.0)
+        if self.lock is not None:
+            self.lock.release()
 
 
 def exit_code(stopped: BaseException) -> int:

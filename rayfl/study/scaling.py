@@ -142,7 +142,10 @@ def _describe_changes(changes: Changes) -> str:
 
 
 def _shrink_settings(
-    full: Config, least: Mapping[str, float], scale: float, sizes: tuple[int, int]
+    full: Config,
+    least: Mapping[str, float],
+    scale: float,
+    sizes: tuple[int, int],
 ) -> Changes:
     """Every setting that a scale may change."""
     written = full.resolved()

@@ -72,7 +72,11 @@ def _title_choice(entry: Entry, axis: str) -> str:
     return entry.value.title if axis == "score" else entry.cell.titles[axis]
 
 
-def _format_row(result: StudyResult, entry: Entry, notes: list[str]) -> list[str]:
+def _format_row(
+    result: StudyResult,
+    entry: Entry,
+    notes: list[str],
+) -> list[str]:
     """What goes down, then ours, the printed and their difference; reasons and changes as numbered
     notes."""
     cell = entry.cell

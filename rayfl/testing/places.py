@@ -95,6 +95,25 @@ class StirringFleet(InlineFleet):
         return executed
 
 
+class RememberingFleet(InlineFleet):
+    """Knows which rounds it has seen."""
+
+    def __init__(self, spec: Spec, holdings: Holdings) -> None:
+        super().__init__(spec, holdings)
+        self.rounds: set[int] = set()
+
+    def execute(
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Tasks,
+        shared: Mapping[str, Any],
+        chain: bool = False,
+    ) -> Executed:
+        self.rounds.add(self.round)
+        return super().execute(number, phase, tasks, shared, chain)
+
+
 class AdverseFleet(ReversedFleet, LateFleet, StirringFleet):
     """Backwards, late and with other global streams at once."""
 
@@ -196,9 +215,17 @@ class _RoundReached(BaseException):
     """Ends a run, as a signal would."""
 
 
-def stop_after(config: Config, last: int) -> None:
-    """Begin, or take up again, and stop after this round, as a run that is told to stop does."""
-    engine, fleet = _open_run(config, InlineFleet, None)
+def stop_after(config: Config, last: int) -> int:
+    """Begin, or take up again, and stop after this round, as a run that is told to stop does; the
+    first round that was played, or this one where none was seen."""
+    fleet: RememberingFleet
+
+    def make_fleet(spec: Spec, holdings: Holdings) -> BaseFleet:
+        nonlocal fleet
+        fleet = RememberingFleet(spec, holdings)
+        return fleet
+
+    engine, _ = _open_run(config, make_fleet, None)
 
     def emit(record: Record) -> None:
         if record.get("round") == last:
@@ -210,6 +237,7 @@ def stop_after(config: Config, last: int) -> None:
         engine.save()
     finally:
         fleet.close()
+    return min((t + 1 for t in fleet.rounds if t >= 0), default=last)
 
 
 def shorten(config: Config, rounds: int) -> Config:

@@ -6,7 +6,9 @@ output/sweeps/NAME/begun.json      when it began, which names its runs
 output/sweeps/NAME/points.jsonl    every point that was ever handed out
 output/sweeps/NAME/ended.jsonl     trials that were stopped early, or failed for good
 output/sweeps/NAME/table.csv ...   what a finished sweep leaves
-output/runs/STAMP-NAME-003-s0/     the run of point 3 with seed 0; -1, -2 ... where a population made it begin anew
+output/sweeps/NAME/lock            who is running it
+output/runs/STAMP-NAME-003-s0/     the run of point 3 with seed 0; -1, -2 ... where a population
+                                   made it begin anew
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import yaml
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.run import store
-from rayfl.tracking.tracker import Journal
+from rayfl.tracking.journal import Journal
 from rayfl.tuning.points import Point, config_of, planned
 from rayfl.tuning.schema import Sweep, read_sweep
 
@@ -45,18 +47,21 @@ class Book:
         self.directory, self.sweep, self.stamp = directory, sweep, stamp
 
     @classmethod
+    def directory_of(cls, sweep: Sweep, resume: bool) -> Path:
+        """Where a sweep is, or will be; one that is to be taken up again must be there."""
+        directory = place(sweep)
+        if resume and not (directory / "begun.json").is_file():
+            known = ", ".join(sorted(path.name for path in directory.parent.glob("*"))) or "none"
+            rule = "--resume takes up a sweep that was begun"
+            raise ConfigError(broken(rule, directory, f"Known there: {known}"))
+        return directory
+
+    @classmethod
     def begun(cls, sweep: Sweep, resume: bool) -> Book:
         """The book of a new sweep, or of the same one that is to be taken up again."""
-        directory = place(sweep)
+        directory = cls.directory_of(sweep, resume)
         if (directory / "begun.json").is_file():
             return cls._again(directory, sweep, resume)
-        if resume:
-            known = ", ".join(sorted(path.name for path in directory.parent.glob("*"))) or "none"
-            raise ConfigError(
-                broken(
-                    "--resume takes up a sweep that was begun", directory, f"Known there: {known}"
-                )
-            )
         directory.mkdir(parents=True, exist_ok=True)
         book = cls(directory, sweep, time.strftime("%Y%m%d-%H%M%S"))
         # A sweep that died while it was being written has no begun.json, and begins afresh.
@@ -104,7 +109,7 @@ class Book:
             ) from error
         return cls(directory, read_sweep(settings, directory, str(directory / "sweep.yaml")), stamp)
 
-    # -- points and trials ---------------------------------------------------------------------------------------
+    # -- points and trials ------------------------------------------------------------------------
 
     @property
     def output(self) -> Path:
@@ -150,7 +155,7 @@ class Book:
         """The last that was noted of each trial that did not finish."""
         return {entry["trial"]: entry for entry in lines(self.directory / "ended.jsonl")}
 
-    # -- lives ---------------------------------------------------------------------------------------------------
+    # -- lives ------------------------------------------------------------------------------------
 
     def lives(self, trial: str) -> list[Path]:
         """The runs of a trial, in order: one, unless a population made it begin anew with another's

@@ -122,7 +122,7 @@ def result_of(book: Book) -> SweepResult:
     return SweepResult(book.sweep, book.directory, sorted(points, key=rank), run_id)
 
 
-# -- for people ------------------------------------------------------------------------------------------------------
+# -- for people ----------------------------------------------------------------------------------
 
 
 def table(result: SweepResult, shown: int = SHOWN) -> str:
@@ -157,22 +157,24 @@ def verdict(result: SweepResult) -> str:
     if best is None:
         return "no trial has come to a score yet"
     spread = "" if best.spread is None else f" +- {best.spread:.4f}"
-    born, whole = lineage(best.trials[0]), "" if best.complete else " (not run to its end)"
-    return "\n".join(
-        [
-            f"best point       {best.number}, of {len(result.points)}{whole}",
-            f"score            {number(best.score)}{spread}  ({measure(result.sweep, len(best.scores))})",
-            *(f"setting          {path}={written(value)}" for path, value in best.values.items()),
-            *born,
-            f"overrides        {overrides(best.values)}",
-            *(
-                f"seed {t.seed:<11} {number(t.score)}  {t.directory.name if t.directory else 'none'}"
-                for t in best.trials
-            ),
-            f"run it again     {command(result)}"
-            + (" (with its last settings from the first round)" if born else ""),
-        ]
-    )
+    measured = measure(result.sweep, len(best.scores))
+    whole = "" if best.complete else " (not run to its end)"
+    born = lineage(best.trials[0])
+    last = " (with its last settings from the first round)" if born else ""
+    lines = [
+        f"best point       {best.number}, of {len(result.points)}{whole}",
+        f"score            {number(best.score)}{spread}  ({measured})",
+        *(f"setting          {path}={written(value)}" for path, value in best.values.items()),
+        *born,
+        f"overrides        {overrides(best.values)}",
+        *(f"seed {t.seed:<11} {number(t.score)}  {_run_name(t)}" for t in best.trials),
+        f"run it again     {command(result)}{last}",
+    ]
+    return "\n".join(lines)
+
+
+def _run_name(trial: Trial) -> str:
+    return trial.directory.name if trial.directory else "none"
 
 
 def measure(sweep: Sweep, seeds: int) -> str:
@@ -188,10 +190,10 @@ def measure(sweep: Sweep, seeds: int) -> str:
 def lineage(trial: Trial) -> list[str]:
     """How the settings of a population's member came to be, where they changed on the way."""
     steps = [note_of(directory) for directory in trial.lives[1:]]
+    begun = [(*note["from"], note["values"]) for note in steps if note["from"]]
     return [
-        f"from round {note['from'][1]:<5} with the state of {note['from'][0]}: {label(note['values'])}"
-        for note in steps
-        if note["from"]
+        f"from round {round_:<5} with the state of {origin}: {label(values)}"
+        for origin, round_, values in begun
     ]
 
 
@@ -211,7 +213,7 @@ def command(result: SweepResult) -> str:
     return f"rayfl run {shlex.quote(str(result.directory / 'best.yaml'))}"
 
 
-# -- for files -------------------------------------------------------------------------------------------------------
+# -- for files -----------------------------------------------------------------------------------
 
 
 def rows(result: SweepResult) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from rayfl.run.checkpoint import CheckpointStore
 from rayfl.run.engine import Record
 from rayfl.run.experiment import Interrupted, Stop, run
 from rayfl.run.progress import Silent
-from rayfl.tracking.tracker import Journal
+from rayfl.tracking.journal import Journal
 from rayfl.tuning.book import Book, Source, finished, history, note_of, scored, stretches
 from rayfl.tuning.points import label, settings_of
 
@@ -139,7 +139,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             )
         self.running.end()
 
-    # -- results -------------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------
 
     def _results(self) -> Iterator[dict[str, Any]]:
         """What Tune is told: each round once, from the first that has the metric."""
@@ -215,7 +215,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             )
         return validated(settings, label(self.values))
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------
+    # -- checkpoints ------------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """A pointer; and for a population, between two stretches, the state itself."""

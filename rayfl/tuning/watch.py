@@ -37,14 +37,13 @@ class Watch(tune.Callback):  # type: ignore[misc]
         """Tune keeps a pickle of its callbacks, of which nothing is ever read."""
         return {}
 
-    # -- what Tune calls -----------------------------------------------------------------------------------------
+    # -- what Tune calls --------------------------------------------------------------------------
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         name = str(trial)
         if name not in self.running and name not in self.past:
-            self.tell(
-                f"{name}  begins  {label(trial.config['trial']['values'])} seed={trial.config['trial']['seed']}"
-            )
+            told = trial.config["trial"]
+            self.tell(f"{name}  begins  {label(told['values'])} seed={told['seed']}")
         self.running[name] = ""
 
     def on_trial_result(
@@ -68,9 +67,8 @@ class Watch(tune.Callback):  # type: ignore[misc]
             self.book.end(name, "stopped", by=by, round=result["round"])
         self.note_best(result["score"])
         how = f"stopped after round {result['round']}" if early else "finished"
-        self.tell(
-            f"{name}  {how}  {self.book.sweep.metric} {result['score']:.4f}  ({self.ended}/{self.count})"
-        )
+        scored = f"{self.book.sweep.metric} {result['score']:.4f}"
+        self.tell(f"{name}  {how}  {scored}  ({self.ended}/{self.count})")
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         again = f"{trial.run_metadata.num_failures} of {self.book.sweep.retries}"
@@ -84,7 +82,7 @@ class Watch(tune.Callback):  # type: ignore[misc]
         self.ended += 1
         self.tell(f"{trial}  failed  {reason(trial)}  ({self.ended}/{self.count})")
 
-    # -- sums ----------------------------------------------------------------------------------------------------
+    # -- sums -------------------------------------------------------------------------------------
 
     def note_best(self, score: float) -> None:
         """The best trial so far, over the number of trials that have ended."""

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from rayfl.algorithms import fedrn
 from rayfl.algorithms.fedrn import (
     FedRN,
-    Opinion,
     Roster,
-    judge_by,
     train_on_clean,
     tune_head,
     warm_up,
 )
 from rayfl.estimate.mixture import LossMixture
+from rayfl.learn.divide import Division
 from rayfl.learn.fit import carry_out, outputs, sample_losses
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Fit, Fitting
@@ -249,7 +248,12 @@ def test_selection_by_the_ensemble(
     trust: list[float], models: int, kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter(POSTERIORS)
-    monkeypatch.setattr(fedrn, "judge_by", lambda *_: Opinion(np.array(next(answers))))
+
+    def divided(*_: object) -> Division:
+        clean = np.array(next(answers))
+        return Division(clean, clean > 0.5, separated=True, inverted=0)
+
+    monkeypatch.setattr(fedrn, "divide_by", divided)
     client, w = toy_client(samples=4)
     out = visit(client, w, peers=[w] * (models - 1), trust=trust)
     assert np.flatnonzero(out.state["kept"]).tolist() == kept
@@ -476,20 +480,6 @@ def test_a_broken_global_model_ends_in_an_update_that_is_left_out() -> None:
     out = visit(client, np.full_like(w, np.nan))
     assert out.state["kept"].all()
     assert not np.isfinite(model_of(out)).all()
-
-
-def test_tiny_losses_beside_a_narrow_component_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    losses = np.concatenate([[0.0, 0.01], rng.normal(1.0, 0.02, 100), np.linspace(0.3, 3.0, 30)])
-    monkeypatch.setattr(fedrn, "sample_losses", lambda *_: losses)
-    client, w = toy_client(samples=len(losses))
-    narrow = LossMixture(reg_covar=1e-6, tol=1e-6)
-    found = judge_by(client, w, FedRN(mixture=narrow))
-    clean = found.clean > 0.5
-    assert not clean[:2].any()
-    assert found.inverted == (losses < losses[clean].min()).sum() >= 2
-    ordinary = judge_by(client, w, FedRN())
-    assert (ordinary.clean[0] > 0.5, ordinary.inverted, ordinary.unseparated) == (True, 0, False)
 
 
 # -- whole runs ------------------------------------------------------------------------------------

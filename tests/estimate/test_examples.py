@@ -21,7 +21,7 @@ MODULES = [
     "scaling",
     "subspace",
 ]
-RESULTS = {"Calibration", "Correction", "MixtureFit", "Spectra", "Split"}
+RESULTS = {"Calibration", "Correction", "MixtureFit", "Spectra", "LossSplit"}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from rayfl.errors import DataError
-from rayfl.estimate import LossMixture, Split, mixture
-from rayfl.estimate.mixture import Gaussians, Groups, infer_clean, split_by_means
+from rayfl.estimate import LossMixture, LossSplit, mixture
+from rayfl.estimate.mixture import ClientSegments, Gaussians, infer_clean, split_by_means
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ def ragged(clients: int, seed: int = 0, largest: int = 400) -> list[Floats]:
     ]
 
 
-def same_bits(one: Split, other: Split) -> bool:
+def same_bits(one: LossSplit, other: LossSplit) -> bool:
     arrays = all(
         np.array_equal(getattr(one, name), getattr(other, name))
         for name in ("clean", "weights", "means", "variances")
@@ -103,7 +103,7 @@ def test_posterior_of_fixed_parameters(
     variances: tuple[float, float], points: tuple[float, ...], expected: tuple[float, ...]
 ) -> None:
     state = Gaussians(np.array([[0.6, 0.4]]), np.array([[0.1, 0.7]]), np.array([variances]))
-    clean, _ = infer_clean(np.array(points), state, Groups.of(np.array([len(points)])))
+    clean, _ = infer_clean(np.array(points), state, ClientSegments.of(np.array([len(points)])))
     assert clean == pytest.approx(expected, abs=6e-7)
 
 
@@ -124,7 +124,7 @@ def test_agrees_with_scikit_learn_from_the_same_start(seed: int, tol: float) -> 
 
     losses = ragged(1, seed, largest=300)[0]
     scaled = (losses - losses.min()) / (losses.max() - losses.min())
-    lower = split_by_means(scaled, Groups.of(np.array([scaled.size]))) == 1
+    lower = split_by_means(scaled, ClientSegments.of(np.array([scaled.size]))) == 1
     parts = (scaled[lower], scaled[~lower])
     theirs = GaussianMixture(
         2, reg_covar=5e-4, tol=tol, max_iter=300,
@@ -192,7 +192,7 @@ def test_posteriors_are_probabilities_and_ignore_the_unit(
 
 def test_two_means_finds_the_gap_and_stops() -> None:
     values = np.array([0.0, 0.1, 0.2, 0.9, 1.0, 5.0, 5.1, 9.0])
-    groups = Groups.of(np.array([5, 3]))
+    groups = ClientSegments.of(np.array([5, 3]))
     assert split_by_means(values, groups).tolist() == [1, 1, 1, 0, 0, 1, 1, 0]
 
 

@@ -105,7 +105,7 @@ def test_one_within_another_is_the_same(fake: Ray) -> None:
     assert [step for step, _ in fake.steps] == ["local", "shutdown"]
 
 
-# -- a Ray of our own ------------------------------------------------------------------------------
+# -- a Ray of our own ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -216,6 +216,23 @@ def test_a_cluster_whose_doors_are_open_is_said_to_be(
     with connected("10.0.0.1:6379"):
         pass
     assert ("10.0.0.1:6379 asks nobody for a token" in caplog.text) is told
+
+
+@pytest.mark.parametrize(("mode", "told"), [(None, True), ("token", True), ("disabled", False)])
+def test_a_version_of_ray_without_tokens_is_said_to_be_one(
+    fake: Ray,
+    shell: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    mode: str | None,
+    told: bool,
+) -> None:
+    if mode is not None:
+        shell.setenv("RAY_AUTH_MODE", mode)
+    shell.setattr(own_ray, "asks_for_token", lambda: False)
+    fake.gate.set()
+    with connected(None):
+        pass
+    assert ("knows no tokens (2.52 and newer do)" in caplog.text) is told
 
 
 SCRIPT = """

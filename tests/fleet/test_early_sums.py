@@ -12,7 +12,7 @@ from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.sums.early_sums import EarlySums, Expected, MeanExpectation
 from rayfl.fleet.sums.exact_sums import Grid, Partial
-from rayfl.protocol import SERVER, ClientId, Replies
+from rayfl.protocol import SERVER, ClientId, check_weights
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS
 
@@ -26,8 +26,8 @@ class Sizes:
 
 
 def test_weights_by_size_are_those_of_a_mean() -> None:
-    expectation, replies = MeanExpectation(Sizes()), Replies({client: {} for client in range(3)})
-    assert expectation.weigh_by_size([2, 0, 1]) == replies.checked_weights({0: 3, 1: 5, 2: 8})
+    expectation = MeanExpectation(Sizes())
+    assert expectation.weigh_by_size([2, 0, 1]) == check_weights({0: 3, 1: 5, 2: 8})
 
 
 def test_nothing_is_expected_before_a_mean_by_size_or_after_another() -> None:

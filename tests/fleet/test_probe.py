@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,8 +40,8 @@ def test_the_largest_client_is_visited_for_a_few_steps(monkeypatch: pytest.Monke
     visited: list[Client] = []
     assemble = executor._client
 
-    def assembled(task: Task) -> Client:
-        visited.append(assemble(task))
+    def assembled(task: Task, rng: np.random.Generator) -> Client:
+        visited.append(assemble(task, rng))
         return visited[-1]
 
     monkeypatch.setattr(executor, "_client", assembled)

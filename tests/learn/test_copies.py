@@ -89,6 +89,18 @@ def test_the_trained_network_is_no_copy() -> None:
         Frozen(client, first_weights(client.learner), "first")
 
 
+def test_a_network_in_training_is_no_copy_either() -> None:
+    client = make_client(12, make_learner(batch_size=4))
+    w = first_weights(client.learner)
+    teacher = Frozen(client, w, "b")
+
+    def loss(nets: dict[str, nn.Module], batch: Batch) -> Tensor:
+        return kl_divergence(soften(teacher(batch.x)), nets["a"](batch.x)).mean()
+
+    with pytest.raises(RayflError, match="otherwise than the networks that a Fit trains; got 'b'"):
+        carry_out(client, Fit({"a": w, "b": w}, loss=loss))
+
+
 # -- teachers --------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from rayfl.errors import ConfigError, DataError
 from rayfl.learn.losses import CrossEntropy
 from rayfl.learn.mixing import (
-    Mixed,
+    MixedBatch,
     average_guesses,
     blend_losses,
     draw_share,
@@ -125,7 +125,7 @@ def test_equal_generators_give_equal_mixtures() -> None:
 def test_the_larger_part_is_the_images_own() -> None:
     x, _ = batch()
     for seed in range(8):
-        mixed: Mixed = mix_batch(x, 4.0, seeded(seed), at_least_half=True)
+        mixed: MixedBatch = mix_batch(x, 4.0, seeded(seed), at_least_half=True)
         assert mixed.share >= 0.5
         assert (mixed.x.flatten(1).diagonal() >= mixed.share - 1e-6).all()
 

@@ -11,7 +11,7 @@ import torch
 from rayfl.errors import ConfigError
 from rayfl.learn import schedules
 from rayfl.learn.schedules import (
-    Stage,
+    StageRound,
     Stages,
     anneal_by_cosine,
     decay_by_cosine,
@@ -113,27 +113,27 @@ def test_a_rate_without_a_ramp_is_full_at_once(rounds: int) -> None:
 
 def test_the_stages_of_fedcorr() -> None:
     stages = Stages({"correct": 50, "finetune": 500, "usual": 450})
-    assert stages.at(0) == Stage("correct", 0, first=True, last=False)
-    assert stages.at(49) == Stage("correct", 49, first=False, last=True)
-    assert stages.at(50) == Stage("finetune", 0, first=True, last=False)
-    assert stages.at(549) == Stage("finetune", 499, first=False, last=True)
-    assert stages.at(999) == Stage("usual", 449, first=False, last=True)
+    assert stages.at(0) == StageRound("correct", 0, first=True, last=False)
+    assert stages.at(49) == StageRound("correct", 49, first=False, last=True)
+    assert stages.at(50) == StageRound("finetune", 0, first=True, last=False)
+    assert stages.at(549) == StageRound("finetune", 499, first=False, last=True)
+    assert stages.at(999) == StageRound("usual", 449, first=False, last=True)
 
 
 def test_a_stage_of_one_round_is_first_and_last() -> None:
-    assert Stages({"only": 1, "rest": None}).at(0) == Stage("only", 0, first=True, last=True)
+    assert Stages({"only": 1, "rest": None}).at(0) == StageRound("only", 0, first=True, last=True)
 
 
 @pytest.mark.parametrize("lengths", [(0, 2, None), (0, 2, 0)])
 def test_a_stage_without_rounds_does_not_occur(lengths: tuple[int | None, ...]) -> None:
     stages = Stages(dict(zip("abc", lengths, strict=True)))
     assert "a" not in [stages.at(t).name for t in range(5)]
-    assert stages.at(0) == Stage("b", 0, first=True, last=False)
+    assert stages.at(0) == StageRound("b", 0, first=True, last=False)
 
 
 def test_rounds_behind_the_end_belong_to_the_last_stage() -> None:
-    assert Stages({"a": 1, "b": 2}).at(5) == Stage("b", 4, first=False, last=False)
-    assert Stages({"a": 1, "b": None}).at(5) == Stage("b", 4, first=False, last=False)
+    assert Stages({"a": 1, "b": 2}).at(5) == StageRound("b", 4, first=False, last=False)
+    assert Stages({"a": 1, "b": None}).at(5) == StageRound("b", 4, first=False, last=False)
 
 
 @pytest.mark.parametrize("lengths", [{}, {"a": 0}, {"a": -1, "b": 2}])

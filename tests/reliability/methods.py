@@ -10,19 +10,20 @@ import numpy as np
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import NonNegative, component
-from rayfl.learn.fit import fit
+from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.protocol import Client, Fleet, Out, Vector
 
 UNLUCKY = 3
 """The client that fails."""
 
 
-def stateful(client: Client, *, w: Vector, pause: float) -> Out:
+def stateful(client: Client, *, w: Vector, pause: float) -> Fitting[Out]:
     """Local training, bent a little by how often this client was visited before."""
     visits = client.state.get("visits", np.zeros(1)) + 1
-    vector = fit(client, w) * np.float32(1 - 1e-3 * visits[0] + 1e-4 * client.rng.random())
+    trained = yield Fit(w)
+    vector = trained.weights * np.float32(1 - 1e-3 * visits[0] + 1e-4 * client.rng.random())
     time.sleep(pause)
-    return Out({"n": len(client)}, update=vector, state={"visits": visits, "last": vector})
+    return Out(update=vector, state={"visits": visits, "last": vector})
 
 
 @component
@@ -37,10 +38,11 @@ class Stateful(FedAvg):
         return replace(state, model=got.mean(self.weighting(got, fleet)))
 
 
-def raising(client: Client, *, w: Vector, t: int) -> Out:
+def raising(client: Client, *, w: Vector, t: int) -> Fitting[Out]:
     if client.id == UNLUCKY and t == 2:
         raise ValueError("the sensor is broken")
-    return Out({"n": len(client)}, update=fit(client, w))
+    trained = yield Fit(w)
+    return Out(update=trained.weights)
 
 
 @component
@@ -52,11 +54,12 @@ class Raising(FedAvg):
         return replace(state, model=got.mean(self.weighting(got, fleet)))
 
 
-def diverging(client: Client, *, w: Vector, everyone: bool) -> Out:
-    vector = fit(client, w)
+def diverging(client: Client, *, w: Vector, everyone: bool) -> Fitting[Out]:
+    trained = yield Fit(w)
+    vector = trained.weights
     if everyone or client.id == UNLUCKY:
         vector[-1] = np.nan
-    return Out({"n": len(client)}, update=vector, state={"poison": vector})
+    return Out(update=vector, state={"poison": vector})
 
 
 @component

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,7 +61,7 @@ def assert_same(drill: Drill, undisturbed: Comparable) -> None:
     assert (printed[1], comparable(drill.directory)) == (undisturbed[0], undisturbed)
 
 
-# -- death of processes ----------------------------------------------------------------------------------------------
+# -- death of processes ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("actors", [1, 2, 3])
@@ -113,18 +112,10 @@ def test_killing_a_keeper_after_a_client_actor_changes_no_bit(
     assert "a node or a keeper died with a part of the run after round" in drill.text, drill.text
 
 
-def grace() -> float:
-    """The seconds that a stopped job is given, stretched by what others make this machine do
-    meanwhile."""
-    return 3.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def stopped(drill: Drill, number: int, *, group: bool) -> tuple[int, float]:
-    """Exit code and seconds after a signal to the driver, or to all of its group as a terminal's
-    Ctrl-C is."""
-    started = time.monotonic()
+def stopped(drill: Drill, number: int, *, group: bool) -> int:
+    """Exit code after a signal to the driver, or to all of its group as a terminal's Ctrl-C is."""
     (os.killpg if group else os.kill)(drill.process.pid, number)
-    return drill.ended(), time.monotonic() - started
+    return drill.ended()
 
 
 def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(
@@ -133,11 +124,12 @@ def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(
     rare = "checkpoint.min_seconds=1000"
     first = start("resources.actors=1", PAUSE, rare)
     first.await_round(4)
-    code, seconds = stopped(first, signal.SIGTERM, group=False)
+    code = stopped(first, signal.SIGTERM, group=False)
     name = first.directory.name
-    assert (code, seconds < grace()) == (143, True), f"{code} after {seconds:.1f} s\n{first.text}"
+    assert code == 143, first.text
     assert f"stopped by SIGTERM; go on with the same command and --resume {name}" in first.text
     assert "Traceback" not in first.text
+    assert "***" not in first.text, "Ray's own handler prints a stack"
     reached = first.reached()
     saved = sorted(path.stem for path in (first.directory / "checkpoints").glob("round-*.json"))
     assert saved[-1] >= f"round-{reached:06d}" > "round-000001", (
@@ -146,8 +138,7 @@ def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(
 
     second = start("resources.actors=3", PAUSE, rare, "--resume", name)
     second.await_round(reached + 4)
-    code, seconds = stopped(second, signal.SIGINT, group=True)
-    assert (code, seconds < grace()) == (130, True), f"{code} after {seconds:.1f} s\n{second.text}"
+    assert stopped(second, signal.SIGINT, group=True) == 130, second.text
     assert f"stopped by SIGINT; go on with the same command and --resume {name}" in second.text
 
     third = start("resources.actors=2", PAUSE, "--resume", "auto")
@@ -161,7 +152,7 @@ def test_a_run_in_one_process_stops_and_resumes_alike(
 ) -> None:
     drill = start("fleet=inline", PAUSE, "checkpoint.every=0")
     drill.await_round(5)
-    assert stopped(drill, number, group=True)[0] == code, drill.text
+    assert stopped(drill, number, group=True) == code, drill.text
     assert "--resume " in drill.text
     assert_same(start("fleet=inline", PAUSE, "--resume", "auto"), undisturbed)
 
@@ -171,14 +162,14 @@ def test_a_driver_that_is_killed_outright_is_resumed_from_its_last_checkpoint(
 ) -> None:
     drill = start("fleet=inline", PAUSE)
     drill.await_round(5)
-    assert stopped(drill, signal.SIGKILL, group=False)[0] == -signal.SIGKILL
+    assert stopped(drill, signal.SIGKILL, group=False) == -signal.SIGKILL
     journal = drill.directory / "journal.jsonl"
     journal.write_text(journal.read_text() + '{"kind": "met')
     assert_same(start("fleet=inline", PAUSE, "--resume", drill.directory.name), undisturbed)
     assert [e["step"] for e in noted(journal) if e["kind"] == "metrics"] == list(range(1, 25))
 
 
-# -- failing clients -------------------------------------------------------------------------------------------------
+# -- failing clients -------------------------------------------------------------------------------
 
 
 def test_a_phase_that_raises_stops_the_run_with_client_round_and_remote_traceback(
@@ -237,7 +228,7 @@ def test_a_round_in_which_everyone_diverges_leaves_the_model_as_it_was(tmp_path:
     assert [record["metrics"]["clients/diverged"] for record in four.history] == [1, 1, 12, 12]
 
 
-# -- disks -----------------------------------------------------------------------------------------------------------
+# -- disks -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -306,7 +297,7 @@ def test_a_place_for_checkpoints_that_cannot_be_written_is_refused_at_once(
         rayfl.run(settings)
 
 
-# -- damaged and foreign checkpoints ---------------------------------------------------------------------------------
+# -- damaged and foreign checkpoints ---------------------------------------------------------------
 
 
 def emptied(folder: Path) -> None:
@@ -383,6 +374,7 @@ def test_a_foreign_checkpoint_is_refused_with_both_owners(tmp_path: Path) -> Non
     shutil.rmtree(mine / "checkpoints")
     shutil.copytree(foreign / "checkpoints", mine / "checkpoints")
     owner = validated({**common, "seed": 1}).digest[:12]
-    rule = f"a checkpoint belongs to this run's configuration \\({validated(common).digest[:12]}\\); got {owner}"
+    known = validated(common).digest[:12]
+    rule = f"a checkpoint belongs to this run's configuration \\({known}\\); got {owner}"
     with pytest.raises(StorageError, match=rule):
         rayfl.run(common, resume=mine)

@@ -87,7 +87,7 @@ class Odd(Algorithm):
             return Corrected(state.model, Global(state.model))
         return Corrected(state.model, ODD[self.state]()) if self.state else state
 
-    def model(self, state: Corrected, client: ClientId | None = None) -> Ref:
+    def model(self, state: Corrected, fleet: Fleet, client: ClientId | None = None) -> Ref:
         return state.model
 
 

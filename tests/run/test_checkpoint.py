@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +16,8 @@ import pytest
 
 from rayfl import durable
 from rayfl.errors import StorageError
-from rayfl.run.checkpoint import KEPT, CheckpointStore, Snapshot
-
-
-class Entry:
-    """Stands for a reference: equal values are still different entries."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def snapshot(
-    round_: int, clients: Mapping[int, Mapping[str, Any]] | None = None, digest: str = "mine"
-) -> Snapshot:
-    state = {"model": np.full(4, float(round_)), "note": (round_, "text")}
-    history = [{"round": t + 1, "metrics": {"loss": 1 / (t + 1)}} for t in range(round_)]
-    return Snapshot(round_, state, clients or {}, history, {"digest": digest})
-
-
-def write(store: CheckpointStore, what: Snapshot) -> list[str]:
-    """Write, and tell which entries were fetched for it."""
-    fetched: list[str] = []
-
-    def fetch(entry: Entry) -> Any:
-        fetched.append(str(entry.value))
-        return entry.value
-
-    store.write(what, fetch, lambda value: value)
-    return fetched
-
-
-def restored(store: CheckpointStore, manifest: Mapping[str, Any], digest: str = "mine") -> Snapshot:
-    if manifest["meta"]["digest"] != digest:
-        raise StorageError(
-            f"a checkpoint belongs to this run ({digest}); got {manifest['meta']['digest']}"
-        )
-    state, history = store.state(manifest, set(), lambda value: value)
-    clients = {
-        int(client): {
-            key: store.entry(int(client), key, named, Entry) for key, named in entries.items()
-        }
-        for client, entries in manifest["clients"].items()
-    }
-    return Snapshot(manifest["round"], state, clients, history, manifest["meta"])
-
-
-def newest(store: CheckpointStore, digest: str = "mine") -> Snapshot | None:
-    return store.newest(lambda manifest: restored(store, manifest, digest))
+from rayfl.run.checkpoint import KEPT, UNSEALED, CheckpointStore, Snapshot
+from tests.run.snapshots import Entry, newest, snapshot, write
 
 
 def files(folder: Path) -> set[str]:
@@ -220,6 +175,64 @@ def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
     assert CheckpointStore(str(tmp_path)).rounds() == []
 
 
+# -- manifests that are whole, and lie -------------------------------------------------------------
+
+
+LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "an earlier round": lambda m: m.update(round=1),
+    "a later round": lambda m: m.update(round=7),
+    "another client": lambda m: m["clients"].update({"4": m["clients"].pop("0")}),
+    "a client like another": lambda m: m["clients"].update({"1": m["clients"].pop("0")}),
+    "another key": lambda m: m["clients"]["0"].update(b=m["clients"]["0"].pop("w")),
+    "another case": lambda m: m["clients"]["0"].update(W=m["clients"]["0"].pop("w")),
+    "a client twice": lambda m: m["clients"].update({"00": m["clients"]["0"]}),
+    "a client less": lambda m: m["clients"].pop("0"),
+    "the state of before": lambda m: m.update(state=["round-000001.state", m["state"][1]]),
+    "another owner": lambda m: m["meta"].update(note="mine"),
+    "more than it has": lambda m: m.update(more=1),
+}
+UNSEEN = {"a client less", "another owner"}
+"""What nobody can see in a manifest without a hash of itself."""
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "older"])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_manifest_that_lies_is_passed_over(lie: str, sealed: bool, tmp_path: Path) -> None:
+    store = CheckpointStore(str(tmp_path))
+    for round_ in (1, 2):
+        write(store, snapshot(round_, {0: {"w": Entry(round_)}}))
+    path = tmp_path / "round-000002.json"
+    manifest = json.loads(path.read_text())
+    if not sealed:
+        del manifest["sha256"]
+        manifest["format"] = UNSEALED
+    LIES[lie](manifest)
+    path.write_text(json.dumps(manifest))
+    found = newest(CheckpointStore(str(tmp_path)))
+    assert found is not None
+    assert found.round == (2 if not sealed and lie in UNSEEN else 1)
+
+
+def test_a_checkpoint_of_an_older_version_is_read(tmp_path: Path) -> None:
+    write(CheckpointStore(str(tmp_path)), snapshot(2, {0: {"w": Entry(2)}}))
+    path = tmp_path / "round-000002.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    path.write_text(json.dumps({**manifest, "format": UNSEALED}))
+    found = newest(CheckpointStore(str(tmp_path)))
+    assert found is not None
+    assert (found.round, found.clients[0]["w"].value) == (2, 2)
+
+
+def test_a_history_that_ends_elsewhere_is_refused(tmp_path: Path) -> None:
+    store, short = CheckpointStore(str(tmp_path)), snapshot(2)
+    write(store, snapshot(1))
+    write(store, Snapshot(2, short.state, {}, short.history[:1], short.meta))
+    found = newest(CheckpointStore(str(tmp_path)))
+    assert found is not None
+    assert found.round == 1
+
+
 # -- atomicity and trouble -------------------------------------------------------------------------
 
 
@@ -262,13 +275,13 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it(
 
 def test_the_manifest_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, order = CheckpointStore(str(tmp_path)), list[str]()
-    put = store._put
+    replace = os.replace
 
-    def noted(name: str, blob: bytes) -> None:
-        order.append(name)
-        put(name, blob)
+    def noted(part: Path, path: Path) -> None:
+        order.append(path.relative_to(tmp_path).as_posix())
+        replace(part, path)
 
-    monkeypatch.setattr(store, "_put", noted)
+    monkeypatch.setattr(os, "replace", noted)
     write(store, snapshot(1, {0: {"w": Entry(1)}}))
     assert order == ["clients/0.w.000001", "round-000001.state", "round-000001.json"]
     manifest = json.loads((tmp_path / order[-1]).read_text())

@@ -23,7 +23,7 @@ from tests.algorithms.conformance import Row, run_toy, toy_config
 from tests.methods import Kept
 
 
-def judged(folder: Path, **more: Any) -> tuple[Judge, BaseFleet, Scenario]:
+def judged(folder: Path, **more: Any) -> tuple[Judge, InlineFleet, Scenario]:
     config = toy_config(Row("toy", {"name": "tests.methods:Odd"}, config=more), folder)
     dataset, scenario = open_federation(config, 0)
     fleet = InlineFleet(
@@ -79,14 +79,12 @@ def test_a_verdict_is_that_of_one_pass_over_all_images(tmp_path: Path) -> None:
         "spread": 0.5,
     }
     judge, fleet, scenario = judged(tmp_path, data=data)
-    weights = (
-        np.random.default_rng(0)
-        .normal(size=len(fleet.executor.learner.resident().flat))
-        .astype(np.float32)
-    )  # type: ignore[attr-defined]
+    size = len(fleet.executor.learner.shape_of().flat)
+    weights = np.random.default_rng(0).normal(size=size).astype(np.float32)
     verdict = evaluate(judge, weights)
-    test = fleet.executor.holdings.sets["test"]  # type: ignore[attr-defined]
-    logits = outputs(fleet.executor.learner, weights, test.x)  # type: ignore[attr-defined]
+    test = fleet.executor.holdings.sets["test"]
+    assert test.y is not None
+    logits = outputs(fleet.executor.learner, weights, test.x)
     right = logits.argmax(axis=1) == test.y
     assert verdict.metrics["test/accuracy"] == right.mean()
     assert verdict.metrics["test/loss"] == pytest.approx(sample_losses(logits, test.y).mean())
@@ -97,7 +95,7 @@ def test_a_verdict_is_that_of_one_pass_over_all_images(tmp_path: Path) -> None:
 
 def test_testing_is_no_part_of_the_bill(tmp_path: Path) -> None:
     judge, fleet, _ = judged(tmp_path)
-    weights = fleet.executor.learner.resident().dump()  # type: ignore[attr-defined]
+    weights = fleet.executor.learner.first_weights()
     evaluate(judge, weights)
     assert not any(fleet.costs.take().values())
 
@@ -105,8 +103,9 @@ def test_testing_is_no_part_of_the_bill(tmp_path: Path) -> None:
 def test_personal_models_are_judged_each_on_its_own(tmp_path: Path) -> None:
     row = Row("personal", {"name": "tests.methods:Personal"}, config={"training": {"rounds": 1}})
     outcome, fleet = run_toy(toy_config(row, tmp_path))
-    test = fleet.executor.holdings.sets["test"]  # type: ignore[attr-defined]
-    place = fleet.executor.learner  # type: ignore[attr-defined]
+    assert isinstance(fleet, InlineFleet)
+    test = fleet.executor.holdings.sets["test"]
+    place = fleet.executor.learner
     scores = [
         (outputs(place, w, test.x).argmax(axis=1) == test.y).mean() for w in outcome.models.values()
     ]

@@ -268,13 +268,19 @@ def test_auto_takes_the_newest_run_with_the_same_configuration(tmp_path: Path) -
 
 def test_a_run_is_not_resumed_with_another_configuration(result: rayfl.Result) -> None:
     other = settings(result.config.output, seed=5)
-    rule = r"a run is resumed with the configuration that it began with \(\w{12}\); got \w{12}\. See .*config\.yaml"
+    rule = (
+        r"a run is resumed with the configuration that it began with \(\w{12}\); got \w{12}\. "
+        r"See .*config\.yaml"
+    )
     with pytest.raises(ConfigError, match=rule):
         rayfl.run(other, resume=result.directory.name)
 
 
 def test_an_unknown_run_is_refused_with_the_last_ones(result: rayfl.Result) -> None:
-    rule = f"--resume takes a run below the output folder, or auto; got nothing. Last runs: {result.directory.name}"
+    rule = (
+        "--resume takes a run below the output folder, or auto; got nothing. "
+        f"Last runs: {result.directory.name}"
+    )
     with pytest.raises(ConfigError, match=re.escape(rule)):
         rayfl.run(settings(result.config.output), resume="nothing")
 
@@ -359,7 +365,8 @@ class MyAvg(FedAvg):
 
     def round(self, state, fleet, t):
         got = fleet.map(cautious, fleet.sample(t), w=state.model, keep=self.keep)
-        return replace(state, model=got.mean({client: report["n"] for client, report in got.items()}))
+        sizes = {client: report["n"] for client, report in got.items()}
+        return replace(state, model=got.mean(sizes))
 '''
 
 

@@ -22,7 +22,7 @@ from rayfl import cli
 from rayfl.locks import take_lock
 from rayfl.tracking.carrier import Carrier, sync
 from rayfl.tracking.journal import Journal
-from rayfl.tracking.sqlite_store import State, prepare_store, read_state
+from rayfl.tracking.sqlite_store import COMPANIONS, State, prepare_store, read_state
 from rayfl.tracking.store import addresses, default_uri, quiet_client
 from tests.reliability.drills import ROOT
 from tests.sockets import user_environment
@@ -41,9 +41,10 @@ WITH_CARE = (
 )
 
 
-def tell(output: Path, name: str, rounds: int = 3, **tags: str) -> Journal:
+def tell(output: Path, name: str, rounds: int = 3, parent: str = "") -> Journal:
     """The journal of a run that is over."""
     journal = Journal(output / "runs" / name)
+    tags = {"mlflow.parentRunId": parent} if parent else {}
     journal.append("start", experiment="e", run_name=name, tags=tags, params={"lr": 0.1})
     for step in range(1, rounds + 1):
         journal.append("metrics", step=step, values={"loss": 1.0 / step})
@@ -97,7 +98,8 @@ def half_made(path: Path) -> None:
 
 
 def asides(output: Path) -> list[Path]:
-    return sorted(output.glob("mlflow.db.aside-*"))
+    found = output.glob("mlflow.db.aside-*")
+    return [path for path in sorted(found) if not path.name.endswith(COMPANIONS)]
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +211,8 @@ def test_what_a_lost_store_had_is_carried_again(
     parent = Journal(output / "sweeps" / "s")
     parent.append("start", experiment="e", run_name="s", tags={}, params={})
     Carrier(parent, uri).carry()
-    below = {"mlflow.parentRunId": str(parent.noted()["run_id"])}
-    tell(output, "a", **below)
+    lost = str(parent.noted()["run_id"])
+    tell(output, "a", parent=lost)
     tell(output, "b", rounds=2)
     sync(output, uri)
     spoil(output / "mlflow.db")
@@ -227,7 +229,7 @@ def test_what_a_lost_store_had_is_carried_again(
     assert stored == {"a": ("FINISHED", [1, 2, 3]), "b": ("FINISHED", [1, 2])}
     client = quiet_client(uri)
     tags = client.get_run(Journal(output / "runs" / "a").noted()["run_id"]).data.tags
-    assert tags["mlflow.parentRunId"] == parent.noted()["run_id"] != below["mlflow.parentRunId"]
+    assert tags["mlflow.parentRunId"] == parent.noted()["run_id"] != lost
     assert sync(output, uri) == {}
 
 

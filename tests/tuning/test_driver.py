@@ -18,14 +18,17 @@ from click.testing import CliRunner
 import rayfl
 from rayfl.commands.sweep import sweep as command
 from rayfl.config.schema import load_config
+from rayfl.locks import LockHeldError, take_lock
 from rayfl.run.experiment import Interrupted
 from rayfl.tracking.tracker import quiet_client
-from rayfl.tuning import driver
+from rayfl.tuning import stopping
 from rayfl.tuning.book import Book, history, lines, note_of, place
-from rayfl.tuning.driver import chance, stopping, sweep as run_sweep
+from rayfl.tuning.driver import sweep as run_sweep
 from rayfl.tuning.points import config_of, settings_of
 from rayfl.tuning.result import SweepResult, as_csv, result_of, rows, table, verdict
 from rayfl.tuning.schema import Sweep
+from rayfl.tuning.stopping import stop_by_signals
+from rayfl.tuning.tune_setup import draw_from_seed
 from tests.reliability.drills import descendants, title_of
 from tests.tuning.tiny import FEDPROX, sweep_for
 
@@ -130,10 +133,7 @@ class TestGrid:
         assert written["points"] == rows(grid)
         assert [trial["mlflow_run_id"] for trial in written["trials"]] == [
             run.info.run_id for run in nested(grid)[1]
-        ] or (
-            {trial["mlflow_run_id"] for trial in written["trials"]}
-            == {run.info.run_id for run in nested(grid)[1]}
-        )
+        ]
         assert (
             (grid.directory / "table.csv")
             .read_text()
@@ -281,44 +281,84 @@ def test_a_metric_that_no_run_has_is_named_with_those_there_are(
     assert place(sweep) == result.directory == result_of(Book.open(result.directory)).directory
 
 
-# -- stopping --------------------------------------------------------------------------------------------------------
+# -- stopping ------------------------------------------------------------------------------------
 
 
-def test_sigterm_does_not_wait_for_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ray job stop` gives three seconds, of which Tune alone would take more."""
-    monkeypatch.setattr(driver, "FAREWELL_SECONDS", 0.1)
-    book = Book.begun(sweep_for(tmp_path, {"training.lr": {"grid": [0.1]}}), resume=False)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
-    with pytest.raises(Interrupted) as stopped:
-        interrupted(book, signal.SIGTERM, 60)
-    assert stopped.value.number == signal.SIGTERM
-    assert book.stop_file.exists()
-    assert {number: signal.getsignal(number) for number in before} == before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def interrupted(book: Book, number: int, seconds: float) -> list[int]:
+def interrupted(book: Book, number: int, seconds: float) -> int | None:
     """A search that would take so long, and gets a signal at once; what it heard."""
-    with stopping(book) as asked:
+    with stop_by_signals(book) as stop:
         os.kill(os.getpid(), number)
         time.sleep(seconds)
-    return asked
+    return stop.asked
 
 
-def test_ctrl_c_waits_until_every_trial_has_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver, "FAREWELL_SECONDS", 0.1)
-    book = Book.begun(sweep_for(tmp_path, {"training.lr": {"grid": [0.1]}}), resume=False)
-    assert interrupted(book, signal.SIGINT, 0.5) == [signal.SIGINT]
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+    """A sweep that was begun, and does not wait for long."""
+    monkeypatch.setattr(stopping, "FAREWELL_SECONDS", 0.1)
+    return Book.begun(sweep_for(tmp_path, {"training.lr": {"grid": [0.1]}}), resume=False)
+
+
+def test_sigterm_does_not_wait_for_tune(book: Book) -> None:
+    """`ray job stop` gives three seconds, of which Tune alone would take more."""
+    known = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in known}
+    with pytest.raises(Interrupted, match="SIGTERM") as stopped:
+        interrupted(book, signal.SIGTERM, 60)
+    assert (stopped.value.number, stopped.value.directory) == (signal.SIGTERM, book.directory)
     assert book.stop_file.exists()
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_ctrl_c_waits_until_every_trial_has_stopped(book: Book) -> None:
+    assert interrupted(book, signal.SIGINT, 0.5) == signal.SIGINT
+    assert book.stop_file.exists()
+
+
+def test_a_second_signal_does_not_wait_for_trials(book: Book) -> None:
+    def ask_twice() -> None:
+        with stop_by_signals(book):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        ask_twice()
+
+
+def test_other_people_s_alarm_is_theirs(book: Book) -> None:
+    """pytest-timeout's, say, or one of the program that a sweep is a part of."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+    left = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        with stop_by_signals(book) as stop:
+            os.kill(os.getpid(), signal.SIGALRM)
+            signal.setitimer(signal.ITIMER_REAL, 1000)
+            os.kill(os.getpid(), signal.SIGINT)
+        assert (heard, stop.asked) == ([signal.SIGALRM], signal.SIGINT)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *left)
+
+
+def test_a_sweep_is_run_by_one_process(tmp_path: Path) -> None:
+    sweep = sweep_for(tmp_path)
+    directory = place(sweep)
+    for resume in (False, True):
+        told = pytest.raises(LockHeldError, match=f"on the sweep tiny .* process {os.getpid()} on")
+        with take_lock(directory / "lock", "it"), told:
+            run_sweep(sweep, resume=resume)
+        assert not (tmp_path / "runs").exists()
+        Book.begun(sweep, resume)
 
 
 def test_a_population_draws_from_a_seed() -> None:
     before = random.getstate()
     drawn = []
     for seed in (4, 4, 5):
-        with chance(seed):
+        with draw_from_seed(seed):
             drawn.append(random.random())
     assert drawn[0] == drawn[1] != drawn[2]
     assert random.getstate() == before

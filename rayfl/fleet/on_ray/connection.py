@@ -16,6 +16,7 @@ from rayfl.fleet.on_ray.own_ray import (
     is_own,
     own_settings,
     refuse_other_machines,
+    warn_of_old_ray,
     warn_of_open_door,
 )
 
@@ -111,6 +112,7 @@ def _open_connection(address: str | None) -> Iterator[None]:
     if is_own(address):
         with own_settings(), _ray_session("local", "this machine", include_dashboard=False):
             refuse_other_machines()
+            warn_of_old_ray()
             yield
         return
     place = address or os.environ["RAY_ADDRESS"]

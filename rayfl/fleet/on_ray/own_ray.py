@@ -71,6 +71,19 @@ def refuse_other_machines() -> None:
     raise ResourceError(broken(rule, f"one at {host}", remedy))
 
 
+def warn_of_old_ray() -> None:
+    """Say so where this version of Ray cannot ask for a token, though nobody has waived it."""
+    import ray
+
+    if asks_for_token() or os.environ.get(AUTH_MODE, "token").lower() != "token":
+        return
+    log.warning(
+        "Ray %s knows no tokens (2.52 and newer do): whoever has an account on this machine "
+        "can run code in this run",
+        ray.__version__,
+    )
+
+
 def warn_of_open_door(place: str) -> None:
     """Say so where whoever reaches a cluster may run code on it."""
     import ray

@@ -8,7 +8,7 @@ the same streams: the same bits."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -210,18 +210,15 @@ class RayFleet(BaseFleet):
 
     def reduce(self, mean: Mean) -> Ref:
         while True:
-            self._make_lost_again(mean.weights, mean.maps)
+            parts = self._locate(mean.weights, mean.maps)
             try:
                 with self.clock.running("reduce"):
-                    return Ref(self.reduction.run(self._find_parts(mean)), nbytes=mean.nbytes)
+                    pages = self._find_pages(mean) if mean.nbytes >= LEAST_BYTES else {}
+                    early = self._match_expectation(mean)
+                    handle = self.reduction.run(PlacedMean(mean, parts, early, pages))
+                    return Ref(handle, nbytes=mean.nbytes)
             except PlaceDied:
                 self.pool.bury_the_dead()
-
-    def _find_parts(self, mean: Mean) -> PlacedMean:
-        """Which place holds what, and what is there of the mean by now."""
-        pages = self._find_pages(mean) if mean.nbytes >= LEAST_BYTES else {}
-        early = self._match_expectation(mean)
-        return PlacedMean(mean, self._group_by_place(mean.weights), early, pages)
 
     def _find_pages(self, mean: Mean) -> dict[UpdateId, Page]:
         """Of the updates that were made on one."""
@@ -249,10 +246,9 @@ class RayFleet(BaseFleet):
         maps: Mapping[int, FinishedMap],
     ) -> list[Done]:
         while True:
-            self._make_lost_again(tasks, maps)
             calls = [
                 self._ask_to_examine(place, phase, part, shared)
-                for place, part in self._group_by_place(tasks).items()
+                for place, part in self._locate(tasks, maps).items()
             ]
             try:
                 answers: list[list[Done]] = gather_answers(calls)
@@ -268,30 +264,29 @@ class RayFleet(BaseFleet):
         references = [handle.reference for handle in remote]
         return place.actor.examine.remote(packed, list(tasks), *references)
 
-    def _group_by_place(
-        self, wanted: Mapping[UpdateId, Wanted]
+    def _locate(
+        self, wanted: Mapping[UpdateId, Wanted], maps: Mapping[int, FinishedMap]
     ) -> dict[Place, dict[UpdateId, Wanted]]:
-        """What is wanted of updates, by where these lie."""
-        groups: dict[Place, dict[UpdateId, Wanted]] = defaultdict(dict)
-        for update, what in wanted.items():
-            groups[self._place_of(update)][update] = what
-        return groups
+        """What is wanted of updates, by where these lie, after making the lost ones again."""
+        while True:
+            groups: dict[Place, dict[UpdateId, Wanted]] = defaultdict(dict)
+            for update, what in wanted.items():
+                groups[self.flights[update.number].where[update.client]][update] = what
+            lost = [place for place in groups if not self.pool.lives(place)]
+            if not lost:
+                return groups
+            # One map at a time: what is lost of another one shows in the next turn.
+            number = next(iter(groups[lost[0]])).number
+            gone = [one.client for place in lost for one in groups[place] if one.number == number]
+            self._make_again(maps[number], gone)
 
-    def _place_of(self, update: UpdateId) -> Place:
-        return self.flights[update.number].where[update.client]
-
-    def _make_lost_again(
-        self, updates: Iterable[UpdateId], maps: Mapping[int, FinishedMap]
-    ) -> None:
-        """Compute those updates once more whose actor was replaced since."""
-        while lost := [one for one in updates if not self.pool.lives(self._place_of(one))]:
-            number = lost[0].number
-            made, flight = maps[number], self.flights[number]
-            clients = sorted(update.client for update in lost if update.number == number)
-            # A link of a chain is made of those before it.
-            tasks = made.tasks if flight.chain else {c: made.tasks[c] for c in clients}
-            done, _ = self.execute(number, made.phase, tasks, made.shared, flight.chain)
-            self.refuse_errors(done.values())
+    def _make_again(self, made: FinishedMap, clients: Sequence[ClientId]) -> None:
+        """Compute updates once more whose actor is gone."""
+        chain = self.flights[made.number].chain
+        # A link of a chain is made of those before it.
+        tasks = made.tasks if chain else {client: made.tasks[client] for client in sorted(clients)}
+        done, _ = self.execute(made.number, made.phase, tasks, made.shared, chain)
+        self.refuse_errors(done.values())
 
 
 class RayErrand(Errand):

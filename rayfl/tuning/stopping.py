@@ -1,0 +1,113 @@
+"""How a sweep is told to stop, and how it tells its trials."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ray import tune
+
+from rayfl.run.experiment import Interrupted
+from rayfl.tuning.book import Book
+
+FAREWELL_SECONDS = 1.2
+"""How long trials have for their last checkpoints after SIGTERM. `ray job stop` gives three seconds
+in all, and Tune, which would say goodbye to each of its actors, takes more than its share."""
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopFile(tune.Stopper):  # type: ignore[misc]
+    """Ends Tune's search when the sweep's stop file is there."""
+
+    def __init__(self, book: Book) -> None:
+        self.file = book.stop_file
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.file.exists()
+
+
+class SweepStop:
+    """What SIGINT and SIGTERM do to a sweep: the first asks all trials to stop, a second one does
+    not wait for them. After SIGTERM nobody waits for long.
+
+    Attributes
+    ----------
+    asked : int or None
+        The signal that came first.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.asked: int | None = None
+        self._over = False
+        self._timer: threading.Timer | None = None
+
+    def __call__(self, number: int, _: object) -> None:
+        if self._over:
+            return
+        if self.asked is not None:
+            raise self.interruption()
+        self.asked = number
+        _end_alarm_of_ray()
+        with suppress(OSError):  # on a full disk trials end with their actors
+            self.book.stop_file.touch()
+        if number == signal.SIGTERM:
+            self._timer = threading.Timer(FAREWELL_SECONDS, _signal_main_thread, [number])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def heed(self) -> None:
+        """Raise what was asked for."""
+        if self.asked is not None:
+            raise self.interruption()
+
+    def interruption(self) -> Interrupted:
+        """What the command line makes an exit code of."""
+        stopped = Interrupted(self.asked or signal.SIGTERM)
+        stopped.directory = self.book.directory
+        return stopped
+
+    def end(self) -> None:
+        """From here on nothing is raised any more."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer.join()
+
+
+@contextmanager
+def stop_by_signals(book: Book) -> Iterator[SweepStop]:
+    """SIGINT and SIGTERM end the sweep in good order, where this is the main thread and so may
+    handle them."""
+    stop = SweepStop(book)
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop) for number in STOPPING}
+    try:
+        yield stop
+    finally:
+        stop.end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signal_main_thread(number: int) -> None:
+    """Wake the main thread wherever it waits. An alarm would do so too, but belongs to the program
+    that a sweep may be a part of."""
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, number)
+
+
+def _end_alarm_of_ray() -> None:
+    """In the moment between Ray's taking SIGTERM and its being taken back, Ray's own handler was
+    first, and has set an alarm that would abort. An alarm with a handler is somebody else's."""
+    if signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None):
+        signal.alarm(0)

@@ -1,0 +1,227 @@
+"""A machine that loses its power in the middle of a checkpoint: whatever of the writes the disk
+has, the run goes on from a checkpoint that was finished, with its bits.
+
+Every write, rename and sync of a store is recorded. Then, for each moment, a disk is made as it may
+be found: what was synced is there; of what was not, any part may be, and files may be torn."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayfl import durable
+from rayfl.errors import StorageError
+from rayfl.run.checkpoint import CheckpointStore
+from rayfl.run.directory import begin_directory, read_facts
+from tests.run.snapshots import Entry, newest, snapshot, write
+
+ROUNDS = 5
+
+
+@dataclass
+class Recorder:
+    """What a program asked of the disk, in order."""
+
+    root: Path
+    steps: list[tuple[str, Any]] = field(default_factory=list)
+
+    def name(self, path: Any) -> str:
+        return os.path.relpath(os.fspath(path), self.root)
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_all, replace, fsync, unlink = durable._write_all, os.replace, os.fsync, os.unlink
+
+        def record_write(stream: Any, blob: bytes) -> int:
+            self.steps.append(("write", (self.name(stream.name), blob)))
+            return write_all(stream, blob)
+
+        def record_replace(part: Any, path: Any) -> None:
+            self.steps.append(("rename", (self.name(part), self.name(path))))
+            replace(part, path)
+
+        def record_fsync(descriptor: int) -> None:
+            self.steps.append(("sync", self.name(os.readlink(f"/proc/self/fd/{descriptor}"))))
+            fsync(descriptor)
+
+        def record_unlink(path: Any, **more: Any) -> None:
+            self.steps.append(("unlink", self.name(path)))
+            unlink(path, **more)
+
+        monkeypatch.setattr(durable, "_write_all", record_write)
+        monkeypatch.setattr(os, "replace", record_replace)
+        monkeypatch.setattr(os, "fsync", record_fsync)
+        monkeypatch.setattr(os, "unlink", record_unlink)
+
+
+@dataclass
+class Inode:
+    """A file's content on the disk, under whatever name."""
+
+    content: bytes
+    synced: bool = False
+
+
+Chance = Callable[[], float]
+
+
+def found_after(steps: list[tuple[str, Any]], chance: Chance) -> dict[str, bytes]:
+    """The files that a disk may have after these steps. `chance` below .5 loses what was not
+    synced, or tears it."""
+    inodes: dict[str, Inode] = {}
+    # Changes of names, each with whether the folder was synced after it.
+    changes: list[tuple[list[tuple[str, Inode | None]], str, list[bool]]] = []
+    for kind, what in steps:
+        if kind == "write":
+            name, blob = what
+            inodes[name] = Inode(blob)
+            changes.append(([(name, inodes[name])], os.path.dirname(name), [False]))
+        elif kind == "rename":
+            part, name = what
+            inodes[name] = inodes.pop(part)
+            moved: list[tuple[str, Inode | None]] = [(part, None), (name, inodes[name])]
+            changes.append((moved, os.path.dirname(name), [False]))
+        elif kind == "unlink":
+            inodes.pop(what, None)
+            changes.append(([(what, None)], os.path.dirname(what), [False]))
+        elif kind == "sync" and what in inodes:
+            inodes[what].synced = True
+        elif kind == "sync":
+            folder = "" if what == "." else what
+            for _, place, synced in changes:
+                synced[0] = synced[0] or place == folder
+    names: dict[str, Inode] = {}
+    for entries, _, synced in changes:
+        if synced[0] or chance() >= 0.5:
+            for name, inode in entries:
+                if inode is None:
+                    names.pop(name, None)
+                else:
+                    names[name] = inode
+    return {name: torn(inode, chance) for name, inode in names.items()}
+
+
+def torn(inode: Inode, chance: Chance) -> bytes:
+    """The content; of a file that was not synced, perhaps the beginning, or zeros."""
+    if inode.synced or chance() >= 0.5:
+        return inode.content
+    half = inode.content[: len(inode.content) // 2]
+    return half if chance() >= 0.5 else half + bytes(len(inode.content) - len(half))
+
+
+def chances(seed: int) -> list[Chance]:
+    """All that was not synced is lost; all is there; and some of the ways between."""
+    rng = random.Random(seed)
+    return [lambda: 0.0, lambda: 1.0, *[rng.random] * 12]
+
+
+def lay_out(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def clients_of(round_: int) -> dict[int, dict[str, Entry]]:
+    """One state that changes in every round, and one that never does."""
+    return {0: {"w": Entry(f"of {round_}")}, 1: {"w": Entry("always")}}
+
+
+def test_no_loss_of_power_costs_a_finished_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tmp_path / "run")
+    finished: list[tuple[int, int]] = [(0, 0)]
+    with monkeypatch.context() as patch:
+        store = CheckpointStore(str(tmp_path / "run"))
+        recorder.patch(patch)
+        always = Entry("always")
+        for round_ in range(1, ROUNDS + 1):
+            write(store, snapshot(round_, {**clients_of(round_), 1: {"w": always}}))
+            finished.append((len(recorder.steps), round_))
+    tried = 0
+    for moment in range(len(recorder.steps) + 1):
+        reached = max(round_ for step, round_ in finished if step <= moment)
+        for number, chance in enumerate(chances(moment)):
+            files = found_after(recorder.steps[:moment], chance)
+            folder = lay_out(tmp_path / f"{moment}-{number}", files)
+            check_found(folder, reached)
+            tried += 1
+    assert tried > 1000
+
+
+def check_found(folder: Path, reached: int) -> None:
+    """The newest checkpoint is one that was finished, or a later one, and is what it was."""
+    store = CheckpointStore(str(folder))
+    found = newest(store)
+    if found is None:
+        assert reached == 0, f"nothing is left of round {reached}"
+        return
+    assert found.round in (reached, reached + 1)
+    expected = snapshot(found.round)
+    assert found.history == expected.history
+    assert found.state["note"] == expected.state["note"]
+    assert found.state["model"].tolist() == expected.state["model"].tolist()
+    values = {client: entries["w"].value for client, entries in found.clients.items()}
+    assert values == {0: f"of {found.round}", 1: "always"}
+    # And the run goes on over whatever lies there.
+    after = found.round + 1
+    write(store, snapshot(after, {**found.clients, 0: {"w": Entry(f"of {after}")}}))
+    again = newest(CheckpointStore(str(folder)))
+    assert again is not None
+    assert (again.round, again.clients[0]["w"].value) == (after, f"of {after}")
+
+
+def test_a_file_that_is_replaced_is_the_old_one_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tmp_path)
+    with monkeypatch.context() as patch:
+        recorder.patch(patch)
+        durable.write_file(tmp_path / "run.json", '{"digest": "old"}')
+        first = len(recorder.steps)
+        durable.write_file(tmp_path / "run.json", '{"digest": "new"}')
+    seen = set()
+    for moment in range(first, len(recorder.steps) + 1):
+        for number, chance in enumerate(chances(moment)):
+            files = found_after(recorder.steps[:moment], chance)
+            folder = lay_out(tmp_path / f"{moment}-{number}", files)
+            seen.add(read_facts(folder).get("digest"))
+            if moment == len(recorder.steps):
+                assert read_facts(folder) == {"digest": "new"}
+    assert seen == {"old", "new"}
+
+
+def test_what_a_run_is_is_written_in_this_way() -> None:
+    """`begin_directory` has no other way to write."""
+    names = begin_directory.__code__.co_names
+    assert "write_file" in names
+    assert not {"write_text", "write_bytes", "open"} & set(names)
+
+
+def test_without_syncs_checkpoints_would_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulation tells: a store that leaves out its syncs is found out."""
+    recorder = Recorder(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        store = CheckpointStore(str(tmp_path / "run"))
+        recorder.patch(patch)
+        for round_ in range(1, ROUNDS + 1):
+            write(store, snapshot(round_, clients_of(round_)))
+    unsynced = [step for step in recorder.steps if step[0] != "sync"]
+    lost = 0
+    for number, chance in enumerate(chances(0)):
+        folder = lay_out(tmp_path / str(number), found_after(unsynced, chance))
+        try:
+            found = newest(CheckpointStore(str(folder)))
+        except StorageError:
+            found = None
+        lost += found is None or found.round < ROUNDS
+    assert lost

@@ -1,0 +1,135 @@
+"""What SIGINT and SIGTERM do, in one stoppable block and in one within another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from rayfl.run.signals import STOPPING, Interrupted, Stop, stoppable
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in STOPPING]
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_ends_the_block_and_the_handlers_come_back(number: signal.Signals) -> None:
+    before = handlers()
+    stop = Stop()
+    stop.directory = Path("here")
+    with pytest.raises(Interrupted, match=number.name) as ended, stoppable(stop):
+        os.kill(os.getpid(), number)
+    assert (ended.value.number, ended.value.directory) == (number, Path("here"))
+    assert handlers() == before
+
+
+def test_a_second_signal_does_not_disturb_what_the_first_one_asked_for() -> None:
+    def block() -> None:
+        with stoppable():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                for number in STOPPING:
+                    os.kill(os.getpid(), number)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        block()
+
+
+def test_a_patient_one_waits_for_its_moment() -> None:
+    def block() -> None:
+        with stoppable() as stop:
+            with stop.later():
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert stop.asked == signal.SIGTERM
+            stop.heed()
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        block()
+
+
+def test_one_within_another_is_the_same_and_says_where_to_go_on() -> None:
+    before = handlers()
+
+    def command() -> None:
+        with stoppable():
+            with stoppable() as inner:
+                inner.directory = Path("run")
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="SIGINT") as ended:
+        command()
+    assert ended.value.directory == Path("run")
+    assert handlers() == before
+
+
+def test_after_an_inner_one_that_was_asked_the_outer_one_is_not_asked_again() -> None:
+    before = handlers()
+
+    def command() -> None:
+        with stoppable():
+            try:
+                with stoppable(Stop()):
+                    os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                assert handlers() == [signal.SIG_IGN, signal.SIG_IGN]
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        command()
+    assert handlers() == before
+
+
+def test_another_thread_gets_no_signals_but_may_be_told() -> None:
+    ended: list[BaseException] = []
+
+    def work() -> None:
+        stop = Stop()
+        stop.asked = signal.SIGTERM
+        try:
+            with stoppable(stop) as same:
+                same.heed()
+        except Interrupted as interruption:
+            ended.append(interruption)
+
+    before = handlers()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [str(error) for error in ended] == ["SIGTERM"]
+    assert handlers() == before
+
+
+ALARM = """
+import os, signal, time
+from rayfl.run.signals import Interrupted, stoppable
+
+try:
+    with stoppable():
+        signal.alarm(1)  # as Ray's own handler sets one, to abort, before it calls the next
+        os.kill(os.getpid(), signal.SIGTERM)
+except Interrupted:
+    time.sleep(1.5)
+    print("alive")
+"""
+
+
+def test_an_alarm_that_would_abort_is_put_off() -> None:
+    done = subprocess.run([sys.executable, "-c", ALARM], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_the_alarm_of_somebody_who_handles_it_is_left_alone() -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        left = signal.setitimer(signal.ITIMER_REAL, 1000)
+        with pytest.raises(Interrupted, match="SIGTERM"), stoppable():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.setitimer(signal.ITIMER_REAL, *left)[0] > 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
