@@ -349,7 +349,7 @@ def test_named_updates_are_averaged_by_name(fleet: BaseFleet) -> None:
     rule = r"client 1 left dw, dc; a mean says which is meant; got 'w'\. Name the update: mean\("
     with pytest.raises(ConfigError, match=rule):
         got.mean({1: 1.0, 3: 1.0})
-    with pytest.raises(ConfigError, match="client 3 left dw, dc.*got 'dx'"):
+    with pytest.raises(ConfigError, match=r"client 3 left dw, dc.*got 'dx'"):
         got.ref(3, "dx")
 
 

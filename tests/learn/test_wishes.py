@@ -22,7 +22,7 @@ from rayfl.learn.losses.base import CrossEntropy
 from rayfl.learn.optimisers import make_optimiser
 from rayfl.learn.resident import Resident
 from rayfl.protocol import Client, Shard, Vector
-from tests.learn.toys import client, conv_net, learner, linear_net, seeded, start, train
+from tests.learn.toys import client, conv_net, learner, linear_net, start, train
 
 SIZE = 23
 SETTINGS = {"lr": 0.1, "momentum": 0.9, "batch_size": 6, "epochs": 2}
@@ -255,7 +255,7 @@ def test_the_schedule_of_a_large_network_is_the_same() -> None:
 def split_like_parameters(flat: Vector) -> tuple[Tensor, ...]:
     """A flat vector in pieces, one a parameter."""
     lengths = [parameter.numel() for parameter in linear_net().parameters()]
-    return torch.split(torch.from_numpy(flat), lengths)  # type: ignore[no-any-return]
+    return torch.split(torch.from_numpy(flat), lengths)
 
 
 def test_a_pull_is_a_proximal_gradient() -> None:
