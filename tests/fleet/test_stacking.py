@@ -57,7 +57,8 @@ def train_beside_a_teacher(client: Client, *, w: Vector) -> Fitting[Out]:
         with torch.no_grad():
             wanted = teacher(batch.x)
         answers.append(float(wanted.sum()))
-        return (net(batch.x) - wanted).square().mean()
+        gap: Tensor = net(batch.x) - wanted
+        return gap.square().mean()
 
     twice = yield Fit(once, loss=distil)
     third = yield Fit(twice.weights)
@@ -160,7 +161,7 @@ def test_kinds_and_lengths_of_phases_may_be_mixed() -> None:
 
 @pytest.mark.parametrize("stack", ["never", "always"])
 def test_what_was_loaded_before_a_training_is_refused_after_it(stack: str) -> None:
-    with pytest.raises(RayflError, match="given weights before it is used in a visit.*'teacher'"):
+    with pytest.raises(RayflError, match=r"given weights before it is used in a visit.*'teacher'"):
         fleet_with(stack).map(use_a_teacher_of_an_earlier_training, CLIENTS, w=weights())
 
 

@@ -210,6 +210,8 @@ def test_a_device_is_given_the_samples_that_lie_in_memory(
         gather(place, one.x, one.y)(index) for gather in (_gather_in_memory, _gather_on_device)
     )
     for mine, theirs in zip(first, second, strict=True):
+        assert mine is not None
+        assert theirs is not None
         assert torch.equal(mine, theirs)
         assert mine.stride() == theirs.stride()
         assert mine.dtype == theirs.dtype

@@ -232,7 +232,7 @@ def robust_and_weighed(k: int, begin: Vector, size: int) -> Fit:
 def test_every_wish_that_can_be_stacked_ends_where_it_ends_alone(
     build: Build, wish_of: WishOf
 ) -> None:
-    given = {"lr": 0.2, "batch_size": 5, "epochs": 2, "momentum": 0.5}
+    given: dict[str, Any] = {"lr": 0.2, "batch_size": 5, "epochs": 2, "momentum": 0.5}
     alone, together, _ = both(build, wish_of, **given)
     assert_close(alone, together)
     without, _, _ = both(build, **given)
@@ -276,7 +276,7 @@ def test_a_lone_wish_makes_a_stack_of_one() -> None:
 
 def test_steps_that_one_client_takes_more_do_not_touch_the_others() -> None:
     """Momentum would carry a copy on that has no steps left."""
-    given = {"lr": 0.2, "batch_size": 2, "momentum": 0.9, "weight_decay": 0.1}
+    given: dict[str, Any] = {"lr": 0.2, "batch_size": 2, "momentum": 0.9, "weight_decay": 0.1}
     alone, together, _ = both(mlp, pull_back, (2, 40, 4), **given)
     assert [found.steps for found in together] == [1, 20, 2]
     assert_close(alone, together)

@@ -22,7 +22,7 @@ from rayfl.learn.losses.base import CrossEntropy
 from rayfl.learn.optimisers import make_optimiser
 from rayfl.learn.resident import Resident
 from rayfl.protocol import Client, Shard, Vector
-from tests.learn.toys import client, conv_net, learner, linear_net, seeded, start, train
+from tests.learn.toys import client, conv_net, learner, linear_net, start, train
 
 SIZE = 23
 SETTINGS = {"lr": 0.1, "momentum": 0.9, "batch_size": 6, "epochs": 2}
@@ -246,19 +246,21 @@ def test_the_schedule_of_a_large_network_is_the_same() -> None:
         place = place_of()
         place.shape_of().large = large
         ends.append(train(client(SIZE, place), start(), schedule=lambda step: 0.5**step))
-    assert np.array_equal(*ends)
+    assert np.array_equal(ends[0], ends[1])
 
 
 # -- changes of the gradient -----------------------------------------------------------------------
 
 
-def flat_slopes(parameters: list[nn.Parameter]) -> Tensor:
-    return torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+def split_like_parameters(flat: Vector) -> tuple[Tensor, ...]:
+    """A flat vector in pieces, one a parameter."""
+    lengths = [parameter.numel() for parameter in linear_net().parameters()]
+    return torch.split(torch.from_numpy(flat), lengths)
 
 
 def test_a_pull_is_a_proximal_gradient() -> None:
     anchor = start() + np.float32(0.05)
-    pieces = torch.from_numpy(anchor).split([p.numel() for p in linear_net().parameters()])
+    pieces = split_like_parameters(anchor)
 
     def proximal(parameters: list[nn.Parameter]) -> None:
         for parameter, piece in zip(parameters, pieces, strict=True):
@@ -286,7 +288,7 @@ def test_statistics_are_not_pulled() -> None:
 
 def test_a_drift_is_added_to_every_gradient() -> None:
     drift = np.linspace(-0.1, 0.1, len(start()), dtype=np.float32)
-    pieces = torch.from_numpy(drift).split([p.numel() for p in linear_net().parameters()])
+    pieces = split_like_parameters(drift)
 
     def corrected(parameters: list[nn.Parameter]) -> None:
         for parameter, piece in zip(parameters, pieces, strict=True):
@@ -309,8 +311,12 @@ def test_changes_come_in_their_order_and_clipping_last() -> None:
         gradient.fill_(3.0)
 
     own = {"steps": 1, "momentum": 0.0, "lr": 1.0}
-    common = {"settings": own, "loss": lambda net, batch: 0.0 * net(batch.x).sum()}
-    wish = Fit(start(), pull=Pull(anchor, 0.5), drift=drift, adjust=adjust, clip=6.0, **common)
+
+    def flat_loss(net: nn.Module, batch: Batch) -> Tensor:
+        return 0.0 * net(batch.x).sum()  # type: ignore[no-any-return]
+
+    changes: dict[str, Any] = {"pull": Pull(anchor, 0.5), "drift": drift, "adjust": adjust}
+    wish = Fit(start(), loss=flat_loss, settings=own, clip=6.0, **changes)
     found = carry_out(client(SIZE, place_of()), wish).weights
     np.testing.assert_allclose(seen[0], 0.5 + 2.0, rtol=1e-5)
     assert np.linalg.norm((start() - found).astype(np.float64)) == pytest.approx(6.0, rel=1e-5)
@@ -496,15 +502,6 @@ def test_several_networks_remember_apart_and_are_shown_by_name() -> None:
     alone = Fit(found.weights["one"], memory=found.memory["one"])
     expected = carry_out(client(SIZE, place_of()), alone).weights
     np.testing.assert_allclose(on["one"], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_two_networks_of_a_visit_begin_differently_where_they_are_numbered() -> None:
-    place = learner(lambda i=0: seeded(linear_net_unseeded, i))
-    assert not np.array_equal(place.first_weights(0), place.first_weights(1))
-
-
-def linear_net_unseeded() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
 
 
 def test_an_optimiser_never_outlives_its_visit() -> None:
