@@ -237,6 +237,22 @@ def add_import_folder(folder: Path, anew: bool = False) -> None:
         _FOLDERS.append(name)
 
 
+class ImportFolders:
+    """The folders that import paths reach, as a value that travels.
+
+    Whatever is unpickled after it, in another process, finds its modules there; on another machine,
+    where the folder is shared."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_import_folders, tuple(_FOLDERS)
+
+
+def _restore_import_folders(*folders: str) -> ImportFolders:
+    for folder in folders:
+        add_import_folder(Path(folder))
+    return ImportFolders()
+
+
 def import_path(path: str, kind: str) -> Any:
     """The object at `package.module:Name`, or a ConfigError that says which half is wrong."""
     module_name, _, attribute = path.partition(":")

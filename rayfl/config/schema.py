@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from rayfl.algorithms import METHODS
 from rayfl.component import (
     Count,
+    ImportFolders,
     Natural,
     NonNegative,
     Positive,
@@ -135,6 +136,13 @@ class Config(FederationPlan):
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
     tracking: Tracking = Field(default_factory=Tracking)
     output: Place = Field(default_factory=default_output, validate_default=True)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        # First of all: the method and its like may be of modules that lie there.
+        return {"folders": ImportFolders(), **super().__getstate__()}
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        super().__setstate__({key: state[key] for key in state if key != "folders"})
 
     def seeds_for(self, purpose: Literal["data", "model", "training"]) -> int:
         """The seed of one purpose."""

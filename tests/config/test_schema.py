@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -331,3 +334,28 @@ def test_many_keys_are_read_as_fast_as_they_are_written(tmp_path: Path) -> None:
 def test_numbers_of_immense_size_are_refused_in_a_sentence() -> None:
     with pytest.raises(ConfigError, match="seed: must be less than .*; got int of immense size"):
         validated({"seed": 1 << 500_000})
+
+
+TRAVEL = """
+import pickle, sys
+config = pickle.loads(sys.stdin.buffer.read())
+print(config.method.__class__.__module__, config.digest)
+"""
+
+
+def test_a_configuration_that_travels_takes_the_folders_of_its_modules_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    source = (
+        "from rayfl.algorithms.fedavg import FedAvg\n"
+        "from rayfl.component import component\n"
+        "@component\n"
+        "class Mine(FedAvg): ...\n"
+    )
+    (tmp_path / "a_method_of_mine.py").write_text(source)
+    config = load_config(written(tmp_path, method="a_method_of_mine:Mine"))
+    words = [sys.executable, "-c", TRAVEL]
+    there = subprocess.run(words, input=pickle.dumps(config), capture_output=True, check=False)
+    assert there.stdout.decode().split() == ["a_method_of_mine", config.digest], there.stderr
+    assert pickle.loads(pickle.dumps(config)) == config
