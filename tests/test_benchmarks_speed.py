@@ -46,7 +46,7 @@ def federation(sizes: list[int], cohorts: list[list[int]], epochs: int = 1) -> F
     )
 
 
-# -- a race ------------------------------------------------------------------------------------------------------------
+# -- a race ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_the_processes_of_the_plain_loop_get_equal_loads() -> None:
     assert parts == [[0], [2, 3, 1]]
 
 
-# -- the same training -------------------------------------------------------------------------------------------------
+# -- the same training -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_named_component_is_replaced_and_a_section_merged() -> None:
     }
 
 
-# -- measuring ---------------------------------------------------------------------------------------------------------
+# -- measuring -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("warmup", "seconds"), [(0, 3.0), (1, 2.0), (2, 1.0)])
@@ -223,7 +223,7 @@ def test_a_test_is_shared_by_as_many_as_the_training(
     assert document.tested(found) == pytest.approx(expected)
 
 
-# -- aims and costs ----------------------------------------------------------------------------------------------------
+# -- aims and costs --------------------------------------------------------------------------------
 
 
 def system(seconds: float, peak: float = 100.0, **more: Any) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def test_a_method_over_its_cost_model() -> None:
     assert found["fedrn"]["ratio"] == pytest.approx(0.5 / 0.5)
 
 
-# -- workloads ---------------------------------------------------------------------------------------------------------
+# -- workloads -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.key)
