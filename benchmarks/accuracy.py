@@ -70,14 +70,17 @@ class Measured:
 def experiments() -> list[Experiment]:
     """What is measured, from `experiments.json` beside this file."""
     tables = json.loads((Path(__file__).parent / "experiments.json").read_text())
-    return [
-        Experiment(**{**table, "cells": [Cell(**cell_of(cell)) for cell in table["cells"]]})
-        for table in tables
-    ]
+    return [experiment_of(table) for table in tables]
 
 
-def cell_of(cell: Mapping[str, Any]) -> dict[str, Any]:
-    return {**cell, "overrides": tuple(cell.get("overrides", ()))}
+def experiment_of(table: Mapping[str, Any]) -> Experiment:
+    cells = [cell_of(cell) for cell in table["cells"]]
+    return Experiment(**{**table, "cells": cells})
+
+
+def cell_of(cell: Mapping[str, Any]) -> Cell:
+    overrides = tuple(cell.get("overrides", ()))
+    return Cell(**{**cell, "overrides": overrides})
 
 
 def settings(cell: Cell, seed: int, output: Path) -> Config:
@@ -102,16 +105,21 @@ def measure(experiment: Experiment, output: Path, run_missing: bool) -> dict[str
     return table
 
 
-def take(measured: Measured, found: Record, experiment: Experiment, cell: Cell, seed: int) -> None:
+def take(
+    measured: Measured,
+    found: Record,
+    experiment: Experiment,
+    cell: Cell,
+    seed: int,
+) -> None:
     """Add one run to its cell."""
     measured.accuracy.append(100 * found.score("test/accuracy", window=LAST))
     measured.best.append(100 * found.score("test/accuracy", "best"))
     for name in experiment.metrics:
         measured.other.setdefault(name, []).append(found.score(name, window=LAST))
     measured.scenarios.append(found.scenario)
-    measured.commands.append(
-        " ".join(["rayfl run", cell.config, *map(quoted, cell.overrides), f"seed={seed}"])
-    )
+    words = ["rayfl run", cell.config, *map(quoted, cell.overrides), f"seed={seed}"]
+    measured.commands.append(" ".join(words))
 
 
 def quoted(override: str) -> str:
@@ -148,21 +156,23 @@ def spread(values: Sequence[float], digits: int) -> str:
     if np.isnan(values).all():
         return "-"
     mean = f"{np.mean(values):.{digits}f}"
-    return (
-        f"{mean} ± {np.std(values, ddof=1):.{digits}f} (n={len(values)})"
-        if len(values) > 1
-        else mean
-    )
+    if len(values) == 1:
+        return mean
+    deviation = f"{np.std(values, ddof=1):.{digits}f}"
+    return f"{mean} ± {deviation} (n={len(values)})"
 
 
 def preamble() -> list[str]:
     import torch
 
-    facts = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
+    today = time.strftime("%Y-%m-%d")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    facts = f"{machine}, torch {torch.__version__}, {today}"
     return [
         "# Results on real data",
         "",
-        "Written by `python benchmarks/accuracy.py`; the command and the scenario of each figure are below its table.",
+        "Written by `python benchmarks/accuracy.py`; the command and the scenario of each figure "
+        "are below its table.",
         f"Accuracies are percent. Machine: {facts}.",
         "",
     ]

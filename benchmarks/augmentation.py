@@ -24,7 +24,10 @@ from torch import Tensor, nn
 from rayfl.learn.augment import AUGMENTATIONS
 from rayfl.learn.mixing import encode_labels, mix_rows
 
-BATCH, SIDE, CLASSES, WIDTH = 64, 32, 10, 64
+BATCH = 64
+SIDE = 32
+CLASSES = 10
+WIDTH = 64
 WARM_UP = 5
 LIMIT = 0.15
 
@@ -42,7 +45,12 @@ def main() -> None:
 def contenders() -> dict[str, Callable[[], object]]:
     """What is timed, by the name in the table; the yardsticks come first."""
     generator = torch.Generator().manual_seed(0)
-    raw = torch.randint(256, (BATCH, 3, SIDE, SIDE), generator=generator, dtype=torch.uint8)
+    raw = torch.randint(
+        256,
+        (BATCH, 3, SIDE, SIDE),
+        generator=generator,
+        dtype=torch.uint8,
+    )
     raw = raw.contiguous(memory_format=torch.channels_last)
     y = torch.randint(CLASSES, (BATCH,), generator=generator)
     rows = encode_labels(y, CLASSES)
@@ -59,7 +67,11 @@ def contenders() -> dict[str, Callable[[], object]]:
     return timed
 
 
-def train_step(x: Tensor, y: Tensor, layout: torch.memory_format) -> Callable[[], object]:
+def train_step(
+    x: Tensor,
+    y: Tensor,
+    layout: torch.memory_format,
+) -> Callable[[], object]:
     """Forward and backward pass of 4 x [3x3 convolution, batch norm, ReLU, max pool] and a linear
     layer."""
     blocks: list[nn.Module] = []
@@ -94,15 +106,14 @@ def interleaved(timed: dict[str, Callable[[], object]], repeats: int) -> dict[st
 def print_table(medians: dict[str, float]) -> None:
     last, contiguous = list(medians.values())[:2]
     print(f"{date.today()}, {processor()}, torch {torch.__version__}, 1 thread")
-    print(
-        f"batch of {BATCH}, {SIDE}x{SIDE}x3; medians; target: below {LIMIT:.0%} of forward + backward\n"
-    )
+    target = f"target: below {LIMIT:.0%} of forward + backward"
+    print(f"batch of {BATCH}, {SIDE}x{SIDE}x3; medians; {target}\n")
     print(f"{'':22}{'ms':>9}{'% of channels last':>21}{'% of contiguous':>18}")
     for name, taken in medians.items():
-        mark = "  above target" if not name.startswith("train") and taken > LIMIT * last else ""
-        print(
-            f"{name:22}{taken:9.2f}{100 * taken / last:21.1f}{100 * taken / contiguous:18.1f}{mark}"
-        )
+        above = not name.startswith("train") and taken > LIMIT * last
+        mark = "  above target" if above else ""
+        shares = f"{100 * taken / last:21.1f}{100 * taken / contiguous:18.1f}"
+        print(f"{name:22}{taken:9.2f}{shares}{mark}")
 
 
 def processor() -> str:

@@ -32,7 +32,10 @@ PRINTED = np.array(
         [0.32, 0.32, 0.98, 0.98, 1.00],
     ]
 )
-FEATURES = {"HoG, d = 324": {"name": "hog"}, "HoG, d = 784": {"name": "hog", "hog784": True}}
+FEATURES = {
+    "HoG, d = 324": {"name": "hog"},
+    "HoG, d = 784": {"name": "hog", "hog784": True},
+}
 RANKS = (10, 5)
 
 
@@ -58,7 +61,11 @@ def main() -> None:
             print_matrix(f"{title}, q = {q}", similarity_matrix(found, q))
 
 
-def drawn(dataset: Dataset, images: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+def drawn(
+    dataset: Dataset,
+    images: int,
+    rng: np.random.Generator,
+) -> list[NDArray[np.int64]]:
     """The rows of each user: a share of its task's images, no image twice."""
     pools = [rng.permutation(np.flatnonzero(np.isin(dataset.train.y, task))) for task in TASKS]
     starts = [TASK_OF_USER[:user].count(task) * images for user, task in enumerate(TASK_OF_USER)]
@@ -71,18 +78,22 @@ def drawn(dataset: Dataset, images: int, rng: np.random.Generator) -> list[NDArr
 def print_matrix(title: str, matrix: Floats) -> None:
     """The matrix, its range inside and across the tasks, and the two clusters that it leads to."""
     tasks = np.array(TASK_OF_USER)
-    together, off = tasks[:, None] == tasks, ~np.eye(len(tasks), dtype=bool)
-    inside, across = matrix[together & off], matrix[~together]
+    together = tasks[:, None] == tasks
+    off = ~np.eye(len(tasks), dtype=bool)
+    inside = matrix[together & off]
+    across = matrix[~together]
     print(title)
     for row in matrix:
         print("   " + "  ".join(f"{value:.3f}" for value in row))
     clusters = " ".join(map(str, cluster_by_linkage(1 - matrix, len(TASKS))))
     print(
-        f"   inside {inside.min():.3f}-{inside.max():.3f}, across {across.min():.3f}-{across.max():.3f}",
+        f"   inside {inside.min():.3f}-{inside.max():.3f}, "
+        f"across {across.min():.3f}-{across.max():.3f}",
         end="",
     )
     print(
-        f", distance from the printed {np.abs(matrix - PRINTED)[off].mean():.3f}, clusters {clusters}\n"
+        f", distance from the printed {np.abs(matrix - PRINTED)[off].mean():.3f}, "
+        f"clusters {clusters}\n"
     )
 
 

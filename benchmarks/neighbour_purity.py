@@ -21,7 +21,8 @@ from rayfl.models import ENCODERS
 from rayfl.models.feature_store import FeatureKey, FeatureStore
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "results" / "local_k_cifar10.yaml"
-BATCH, NEIGHBOURS = 50, 4
+BATCH = 50
+NEIGHBOURS = 4
 SPECS = {
     "EfficientNet-Lite0, 128 px": {"name": "efficientnet_lite0", "side": 128},
     "random ResNet-50": {"name": "random"},
@@ -37,7 +38,8 @@ def main() -> None:
         features = store.get(FeatureKey(dataset.sha256, encoder.fingerprint(), "train all"))
         if features is None:
             print(
-                f"{title}: no features in the cache; run configs/results/local_k_cifar10.yaml with it first"
+                f"{title}: no features in the cache; "
+                "run configs/results/local_k_cifar10.yaml with it first"
             )
             continue
         shares = [
@@ -47,7 +49,8 @@ def main() -> None:
         ]
         same, chance = np.mean(shares, axis=0)
         print(
-            f"{title}: {same:.3f} of the {NEIGHBOURS} neighbours have the image's true class; chance {chance:.3f}"
+            f"{title}: {same:.3f} of the {NEIGHBOURS} neighbours have the image's true class; "
+            f"chance {chance:.3f}"
         )
 
 

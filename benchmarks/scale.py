@@ -1,7 +1,7 @@
 """What a round costs on clusters that nobody has at hand: a discrete-event model, fed with measured
 costs.
 
-    python benchmarks/scale.py            measure, check against real rounds at 1 and 2 actors, predict, print
+    python benchmarks/scale.py            measure, check against real rounds, predict, print
     python benchmarks/scale.py --write    the same, and put it into docs/scaling.md
 
 The model runs rayfl's own placement (`Plan`: longest first, a small tail) against a cluster of
@@ -28,9 +28,8 @@ from scale_costs import KEPT, STATES, Costs, measured, measured_costs
 from rayfl.fleet.on_ray.placement import ACTORS_A_KEEPER, Plan, keepers_for
 
 ROOT = Path(__file__).resolve().parent.parent
-GRID_BYTES = (
-    8  # a partial sum by sample counts holds a float64 a parameter, and next to nothing more
-)
+# A partial sum by sample counts holds a float64 a parameter, and next to nothing more.
+GRID_BYTES = 8
 SMALL_BYTES = 64 << 10
 
 
@@ -70,7 +69,12 @@ class Round:
     calls: int
 
 
-def simulate(work: Work, cluster: Cluster, costs: Costs, fan_in: int = 8) -> Round:
+def simulate(
+    work: Work,
+    cluster: Cluster,
+    costs: Costs,
+    fan_in: int = 8,
+) -> Round:
     """One round, event by event."""
     broadcast = broadcast_seconds(work.parameters * 4, cluster)
     trained, busy, calls = train(work, cluster, costs, broadcast)
@@ -83,20 +87,26 @@ def simulate(work: Work, cluster: Cluster, costs: Costs, fan_in: int = 8) -> Rou
 
 def broadcast_seconds(size: int, cluster: Cluster) -> float:
     """One copy a node; every node that has it passes it on, so copies double."""
-    return (
-        0.0
-        if cluster.nodes == 1 or size < SMALL_BYTES
-        else math.ceil(math.log2(cluster.nodes)) * size / cluster.link
-    )
+    if cluster.nodes == 1 or size < SMALL_BYTES:
+        return 0.0
+    steps = math.ceil(math.log2(cluster.nodes))
+    return steps * size / cluster.link
 
 
-def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[float, float, int]:
+def train(
+    work: Work,
+    cluster: Cluster,
+    costs: Costs,
+    start: float,
+) -> tuple[float, float, int]:
     """When the last report is in, the seconds that actors were busy, and how many calls were
     made."""
     plan: Plan[int] = Plan(range(len(work.seconds)), work.seconds.__getitem__, cluster.actors)
     coordinator = start
     answers: list[tuple[float, int]] = []
-    busy, calls, idle = 0.0, 0, cluster.actors
+    busy = 0.0
+    calls = 0
+    idle = cluster.actors
     half = costs.client[work.state] / 2  # a client is sent off, and taken in
     keepers = [start] * max(keepers_for("auto", cluster.actors), 1)
 
@@ -107,7 +117,8 @@ def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[flo
             coordinator += costs.a_call(work.state) + len(tasks) * half
             seconds = sum(work.seconds[task] for task in tasks)
             busy += seconds
-            idle, calls = idle - 1, calls + 1
+            idle = idle - 1
+            calls = calls + 1
             heapq.heappush(answers, (coordinator + seconds, len(tasks)))
 
     hand_out()
@@ -123,7 +134,12 @@ def train(work: Work, cluster: Cluster, costs: Costs, start: float) -> tuple[flo
     return coordinator, busy, calls
 
 
-def reduce_seconds(work: Work, cluster: Cluster, costs: Costs, fan_in: int) -> float:
+def reduce_seconds(
+    work: Work,
+    cluster: Cluster,
+    costs: Costs,
+    fan_in: int,
+) -> float:
     """Partial sums at the actors, then through a tree; small ones come with the answers, to the
     coordinator."""
     size = work.parameters * GRID_BYTES
@@ -132,7 +148,8 @@ def reduce_seconds(work: Work, cluster: Cluster, costs: Costs, fan_in: int) -> f
     if work.parameters * 4 <= SMALL_BYTES:
         return own + actors * (size / cluster.link * (cluster.nodes > 1))
     merge = costs.add_million * work.parameters / 1e6
-    depth, left = 0.0, actors
+    depth = 0.0
+    left = actors
     while left > 1:
         inputs = min(fan_in, left)
         depth += inputs * ((size / cluster.link if cluster.nodes > 1 else 0.0) + merge) + costs.call
@@ -140,7 +157,7 @@ def reduce_seconds(work: Work, cluster: Cluster, costs: Costs, fan_in: int) -> f
     return own + depth + actors * costs.sending["direct"]
 
 
-# -- checking and predicting -----------------------------------------------------------------------------------------
+# -- checking and predicting -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -155,21 +172,31 @@ class Check:
     def error(self) -> float:
         return abs(self.predicted - self.real) / self.real
 
+    def row(self) -> list[str]:
+        """Its line in the document."""
+        return [
+            str(self.actors),
+            f"{self.real * 1e3:.1f} ms",
+            f"{self.predicted * 1e3:.1f} ms",
+            f"{self.error:.1%}",
+        ]
 
-def checked(costs: Costs, rounds: int = 24, cohort: int = 20) -> list[Check]:
+
+def checked(
+    costs: Costs,
+    rounds: int = 24,
+    cohort: int = 20,
+) -> list[Check]:
     """Medians over rounds, at one and at two actors; the first rounds warm up."""
     checks = []
     for actors in (1, 2):
         real = measured(actors, rounds, cohort)
         cluster = Cluster(1, actors)
-        predicted = [
-            simulate(Work(clients, real.parameters), cluster, costs).seconds
-            for clients in real.clients
-        ]
+        works = [Work(clients, real.parameters) for clients in real.clients]
+        predicted = [simulate(work, cluster, costs).seconds for work in works]
         warm = slice(rounds // 4, None)
-        checks.append(
-            Check(actors, float(np.median(real.rounds[warm])), float(np.median(predicted[warm])))
-        )
+        took = float(np.median(real.rounds[warm]))
+        checks.append(Check(actors, took, float(np.median(predicted[warm]))))
     return checks
 
 
@@ -205,67 +232,70 @@ def predictions(costs: Costs) -> Iterator[tuple[str, int, int, Round, float]]:
                 )
 
 
+def client_microseconds(costs: Costs, way: str) -> list[str]:
+    """What a client costs, by the state that it leaves."""
+    return [f"{costs.client[kind + way] * 1e6:.1f} us" for kind in STATES]
+
+
 def document(costs: Costs, checks: Sequence[Check]) -> str:
     """The page, with what was assumed."""
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}"
+    method = (__doc__ or "").split("\n\n")[2].strip()
+    states = [
+        ["calls by the coordinator", *client_microseconds(costs, "")],
+        ["through keepers", *client_microseconds(costs, KEPT)],
+    ]
     parts = [
-        "# Scaling, predicted\n\nWritten by `python benchmarks/scale.py --write`. "
-        + (__doc__ or "").split("\n\n")[2].strip(),
-        f"Machine: {machine}. Measured: an empty call {costs.call * 1e3:.2f} ms; the coordinator is occupied "
-        f"{costs.sending['direct'] * 1e3:.2f} ms by a call with its part in a mean, {costs.sending['kept'] * 1e3:.2f} "
-        "ms if it goes through a keeper, and by a client in it as the table says; a keeper is occupied "
-        f"{costs.keeping['call'] * 1e3:.2f} ms by a call and {costs.keeping['state'] * 1e6:.0f} us by a large state "
-        f"that was kept by another one before; adding a million parameters {costs.add_million * 1e3:.2f} ms. "
-        "Assumed: 8 actors a node, links of 10 Gbit/s, client times log-normal with sigma 0.5.",
-        table(
-            ["a client leaves", "none", "small (40 bytes)", "large (400 KB)"],
-            [
-                [title, *(f"{costs.client[kind + way] * 1e6:.1f} us" for kind in STATES)]
-                for title, way in (("calls by the coordinator", ""), ("through keepers", KEPT))
-            ],
-        ),
+        f"# Scaling, predicted\n\nWritten by `python benchmarks/scale.py --write`. {method}",
+        measurements(costs),
+        table(["a client leaves", "none", "small (40 bytes)", "large (400 KB)"], states),
         "## Against real rounds",
-        table(
-            ["actors", "measured", "predicted", "error"],
-            [
-                [
-                    str(check.actors),
-                    f"{check.real * 1e3:.1f} ms",
-                    f"{check.predicted * 1e3:.1f} ms",
-                    f"{check.error:.1%}",
-                ]
-                for check in checks
-            ],
-        ),
+        table(["actors", "measured", "predicted", "error"], [check.row() for check in checks]),
         "## Predictions",
-        table(
-            [
-                "work",
-                "actors",
-                "clients a round",
-                "round",
-                "idle",
-                "coordinator",
-                "reduce",
-                "reduce without a tree",
-            ],
-            [
-                [
-                    title,
-                    f"{actors:,}",
-                    f"{clients:,}",
-                    span(tree.seconds),
-                    f"{tree.idle:.0%}",
-                    span(tree.coordinator),
-                    span(tree.reduce),
-                    span(flat),
-                ]
-                for title, actors, clients, tree, flat in predictions(costs)
-            ],
-        ),
+        predicted_table(costs),
         bottleneck(costs),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def measurements(costs: Costs) -> str:
+    """What was measured, where, and what is assumed."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}"
+    return (
+        f"Machine: {machine}. Measured: an empty call {costs.call * 1e3:.2f} ms; the coordinator "
+        f"is occupied {costs.sending['direct'] * 1e3:.2f} ms by a call with its part in a mean, "
+        f"{costs.sending['kept'] * 1e3:.2f} ms if it goes through a keeper, and by a client in it "
+        f"as the table says; a keeper is occupied {costs.keeping['call'] * 1e3:.2f} ms by a call "
+        f"and {costs.keeping['state'] * 1e6:.0f} us by a large state that was kept by another one "
+        f"before; adding a million parameters {costs.add_million * 1e3:.2f} ms. "
+        "Assumed: 8 actors a node, links of 10 Gbit/s, client times log-normal with sigma 0.5."
+    )
+
+
+def predicted_table(costs: Costs) -> str:
+    head = [
+        "work",
+        "actors",
+        "clients a round",
+        "round",
+        "idle",
+        "coordinator",
+        "reduce",
+        "reduce without a tree",
+    ]
+    rows = [
+        [
+            title,
+            f"{actors:,}",
+            f"{clients:,}",
+            span(tree.seconds),
+            f"{tree.idle:.0%}",
+            span(tree.coordinator),
+            span(tree.reduce),
+            span(flat),
+        ]
+        for title, actors, clients, tree, flat in predictions(costs)
+    ]
+    return table(head, rows)
 
 
 def bottleneck(costs: Costs) -> str:
@@ -282,19 +312,20 @@ def bottleneck(costs: Costs) -> str:
                 share / (calls * costs.a_call(kind) + clients * client)
                 for kind, client in costs.client.items()
             ]
-            at_a_keeper = share / (
-                calls * costs.at_a_keeper("large" + KEPT, round(clients / calls))
-            )
+            a_call = costs.at_a_keeper("large" + KEPT, round(clients / calls))
+            at_a_keeper = share / (calls * a_call)
             figures = [f"{limit:,.0f}" for limit in (*limits, at_a_keeper)]
             rows.append([span(seconds), f"{clients:,}", span(share), f"{calls:.1f}", *figures])
     head = ["a client", "clients an actor", "an actor's share", "calls an actor"]
     return (
-        "## Where the coordinator becomes the bottleneck\n\nFor this many actors the coordinator works as long as "
-        "each of them does, by what state clients leave (40 bytes, 400 KB) and whether there are keepers "
-        f"(`resources.keepers`; by itself one for {ACTORS_A_KEEPER} actors where there are more). The last column is "
-        "the same for a keeper: so many actors whose clients leave large states occupy it wholly. Where that is below "
-        f"{ACTORS_A_KEEPER}, keepers are the bottleneck, and more of them help. Where an actor's share of a round is "
-        "milliseconds, Ray's calls decide; such rounds want fewer actors, and `training.stack`.\n\n"
+        "## Where the coordinator becomes the bottleneck\n\n"
+        "For this many actors the coordinator works as long as each of them does, by what state "
+        "clients leave (40 bytes, 400 KB) and whether there are keepers (`resources.keepers`; by "
+        f"itself one for {ACTORS_A_KEEPER} actors where there are more). The last column is the "
+        "same for a keeper: so many actors whose clients leave large states occupy it wholly. Where "
+        f"that is below {ACTORS_A_KEEPER}, keepers are the bottleneck, and more of them help. Where an "
+        "actor's share of a round is milliseconds, Ray's calls decide; such rounds want fewer "
+        "actors, and `training.stack`.\n\n"
         + table([*head, *(f"state: {kind}" for kind in costs.client), "actors a keeper"], rows)
     )
 

@@ -33,7 +33,8 @@ class Costs:
     """Seconds, measured.
 
     call         from sending a call that does nothing to its answer
-    sending      for which a call occupies the coordinator, with its part in a mean: "direct", or "kept" by a keeper
+    sending      for which a call occupies the coordinator, with its part in a mean: "direct", or
+                 "kept" by a keeper
     client       for which a client in a call does, by KINDS
     keeping      for which a "call", and a large "state" in it, occupy a keeper
     add_million  of adding a million parameters of one client to a partial sum
@@ -53,9 +54,8 @@ class Costs:
         """What a call with so many of them is to its keeper."""
         if not kind.endswith(KEPT):
             return 0.0
-        return self.keeping["call"] + clients * (
-            self.keeping["state"] if kind.startswith("large") else 0.0
-        )
+        state = self.keeping["state"] if kind.startswith("large") else 0.0
+        return self.keeping["call"] + clients * state
 
     @property
     def round(self) -> float:
@@ -63,7 +63,12 @@ class Costs:
         return 2 * self.call
 
 
-def settings(actors: int, output: str, rounds: int, cohort: int) -> dict[str, object]:
+def settings(
+    actors: int,
+    output: str,
+    rounds: int,
+    cohort: int,
+) -> dict[str, object]:
     """The run that the model is held against: clients that take tens of milliseconds, of unequal
     sizes."""
     return {
@@ -107,7 +112,8 @@ def watched(configuration: dict[str, object], actors: int, rounds: int) -> Measu
     method, state, seconds = config.method, config.method.init(fleet, fleet.initial()), []
     took.clear()
     for t in range(rounds):
-        started, fleet.round = time.perf_counter(), t
+        started = time.perf_counter()
+        fleet.round = t
         state = method.round(state, fleet, t)
         seconds.append(time.perf_counter() - started)
     parameters = len(fleet.get(method.model(state, fleet)))
@@ -116,7 +122,10 @@ def watched(configuration: dict[str, object], actors: int, rounds: int) -> Measu
 
 
 def driven(
-    configuration: dict[str, object], actors: int, cpus: float = 1, keepers: int = 0
+    configuration: dict[str, object],
+    actors: int,
+    cpus: float = 1,
+    keepers: int = 0,
 ) -> tuple[Any, RayFleet]:
     """A fleet without a coordinator around it, and its configuration."""
     import ray
@@ -133,7 +142,10 @@ def driven(
     holdings = holdings_of(config, dataset, scenario)
     spec = spec_of(config, dataset, scenario, "cpu")
     placement = replace(
-        placed(1, 1, 0, "cpu", spec.cohort), actors=actors, cpus=cpus, keepers=keepers
+        placed(1, 1, 0, "cpu", spec.cohort),
+        actors=actors,
+        cpus=cpus,
+        keepers=keepers,
     )
     return config, RayFleet(spec, holdings, Hiring(ray.put(spec), ray.put(holdings), placement))
 
@@ -160,7 +172,9 @@ class Spent:
     call: float
 
 
-ACTORS, FEW, MANY = 8, 96, 1056
+ACTORS = 8
+FEW = 96
+MANY = 1056
 
 
 def measured_costs() -> Costs:
@@ -176,26 +190,24 @@ def measured_costs() -> Costs:
                 with settled_fleet(output, actors, keepers=len(way) and 1) as fleet:
                     for kind, numbers in STATES.items():
                         for clients in (FEW, MANY) if actors == 1 else (FEW,):
-                            spent[actors, clients, kind + way] = rounds_of_nothing(
-                                fleet, clients, numbers
-                            )
+                            found = rounds_of_nothing(fleet, clients, numbers)
+                            spent[actors, clients, kind + way] = found
         crossing = crossing_cost(output)
 
     def a_client(kind: str) -> float:
-        return (spent[1, MANY, kind].coordinator - spent[1, FEW, kind].coordinator) / (MANY - FEW)
+        more = spent[1, MANY, kind].coordinator - spent[1, FEW, kind].coordinator
+        return more / (MANY - FEW)
 
-    more = {
-        kind: (spent[ACTORS, FEW, kind], spent[1, FEW, kind]) for kind in ("none", "none" + KEPT)
-    }
-    sending = {
-        kind: (many.coordinator - one.coordinator) / (ACTORS - 1)
-        for kind, (many, one) in more.items()
-    }
-    many, one = more["none" + KEPT]
-    keeping = {"call": (many.keepers - one.keepers) / (ACTORS - 1), "state": crossing}
+    def a_call(kind: str) -> float:
+        more = spent[ACTORS, FEW, kind].coordinator - spent[1, FEW, kind].coordinator
+        return more / (ACTORS - 1)
+
+    kept = "none" + KEPT
+    kept_seconds = spent[ACTORS, FEW, kept].keepers - spent[1, FEW, kept].keepers
+    keeping = {"call": kept_seconds / (ACTORS - 1), "state": crossing}
     return Costs(
         spent[1, FEW, "none"].call,
-        {"direct": sending["none"], "kept": sending["none" + KEPT]},
+        {"direct": a_call("none"), "kept": a_call(kept)},
         {kind: a_client(kind) for kind in KINDS},
         keeping,
         adding_cost(),
@@ -216,15 +228,23 @@ def settled_fleet(output: str, actors: int, keepers: int) -> Iterator[RayFleet]:
         fleet.close()
 
 
-def rounds_of_nothing(fleet: RayFleet, clients: int, numbers: int, rounds: int = 15) -> Spent:
+def rounds_of_nothing(
+    fleet: RayFleet,
+    clients: int,
+    numbers: int,
+    rounds: int = 15,
+) -> Spent:
     """Medians over rounds, of which the first warm up."""
     w = fleet.put(np.ones(4810, np.float32))
-    occupied, kept, took = [], [], []
+    occupied = []
+    kept = []
+    took = []
     for t in range(rounds):
-        fleet.round, before, started = t, keepers_seconds(fleet), time.process_time()
-        fleet.map(idle_visit, range(clients), w=w, numbers=numbers).mean(
-            dict.fromkeys(range(clients), 1.0)
-        )
+        fleet.round = t
+        before = keepers_seconds(fleet)
+        started = time.process_time()
+        got = fleet.map(idle_visit, range(clients), w=w, numbers=numbers)
+        got.mean(dict.fromkeys(range(clients), 1.0))
         occupied.append(time.process_time() - started)
         kept.append(keepers_seconds(fleet) - before)
         started = time.perf_counter()
@@ -254,7 +274,10 @@ def crossing_cost(output: str) -> float:
                 )
                 fleet.round, before = t, keepers_seconds(fleet)
                 fleet.map(
-                    idle_visit, range(clients), w=np.ones(8, np.float32), numbers=STATES["large"]
+                    idle_visit,
+                    range(clients),
+                    w=np.ones(8, np.float32),
+                    numbers=STATES["large"],
                 )
                 seconds.append(keepers_seconds(fleet) - before)
             readings.append(float(np.median(seconds[3:])))

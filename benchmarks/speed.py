@@ -1,9 +1,9 @@
 """Speed against plain PyTorch loops, one Ray call per client, and other simulators.
 
-    python benchmarks/speed.py                                       everything, about half an hour on two cores
+    python benchmarks/speed.py                                       everything: half an hour
     python benchmarks/speed.py --quick                               a first look, about 5 minutes
     python benchmarks/speed.py --workload w3 --against bare2,pfl     one workload, some opponents
-    python benchmarks/speed.py --document                            no runs, only docs/performance.md
+    python benchmarks/speed.py --document                            the document alone, no runs
 
 Arrays, reference accuracies and the environments of the peers lie in ~/.cache/rayfl/bench (or
 RAYFL_BENCH); the races of the last runs in outputs/speed. `--write` writes docs/performance.md from
@@ -31,7 +31,11 @@ from speed_suite.workloads import WORKLOADS, Workload, prepared, quickened
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def chosen(workload: Workload, against: str | None, ours: str | None) -> list[str]:
+def chosen(
+    workload: Workload,
+    against: str | None,
+    ours: str | None,
+) -> list[str]:
     """The systems of one workload: its own, or those of the command line."""
     if workload.key == "w6":
         return list(workload.systems)
@@ -73,7 +77,10 @@ def with_method_costs(workload: Workload, found: dict[str, Any]) -> dict[str, An
 def with_memory(found: dict[str, Any], workload: Workload) -> dict[str, Any]:
     """One more run of rayfl whose coordinator notes its memory; it is in no table of times."""
     watched = race(
-        replace(workload, rounds={"": 60}, warmup={"": 0}), ["rayfl-watched"], 1, click.echo
+        replace(workload, rounds={"": 60}, warmup={"": 0}),
+        ["rayfl-watched"],
+        1,
+        click.echo,
     )
     return {**found, "systems": {**found["systems"], **watched["systems"]}}
 
@@ -87,7 +94,12 @@ def report(found: Mapping[str, Any]) -> None:
 
 
 @click.command(help=__doc__)
-@click.option("--workload", "keys", default=",".join(WORKLOADS), show_default=True)
+@click.option(
+    "--workload",
+    "keys",
+    default=",".join(WORKLOADS),
+    show_default=True,
+)
 @click.option(
     "--against",
     help="Opponents, of bare1,bare2,naive,flower,pfl; by default those of each workload.",

@@ -29,10 +29,8 @@ def round_seconds(rounds: int, tracked: bool, output: Path) -> float:
         f"output={output}",
     )
     result = run(load_config(QUICKSTART, overrides))
-    seconds = [
-        sum(record["clock"][part] for part in ("time/train_s", "time/evaluate_s"))
-        for record in result.history
-    ]
+    clocks = [record["clock"] for record in result.history]
+    seconds = [clock["time/train_s"] + clock["time/evaluate_s"] for clock in clocks]
     return float(np.mean(seconds[rounds // 3 :]))
 
 
@@ -41,14 +39,18 @@ def round_seconds(rounds: int, tracked: bool, output: Path) -> float:
 @click.option("--rounds", default=100, show_default=True)
 def main(pairs: int, rounds: int) -> None:
     """Measure in turns, so that a slow spell of the machine hits both."""
-    seconds: dict[bool, list[float]] = {True: [], False: []}
+    seconds: dict[bool, list[float]] = {
+        True: [],
+        False: [],
+    }
     with tempfile.TemporaryDirectory() as folder, connected(None):
         for _ in range(pairs):
             for tracked in (True, False):
                 seconds[tracked].append(round_seconds(rounds, tracked, Path(folder)))
     with_, without = (1000 * float(np.median(seconds[tracked])) for tracked in (True, False))
     click.echo(
-        f"a round with tracking {with_:.2f} ms, without {without:.2f} ms, ratio {with_ / without:.3f}"
+        f"a round with tracking {with_:.2f} ms, without {without:.2f} ms, "
+        f"ratio {with_ / without:.3f}"
     )
 
 

@@ -44,16 +44,12 @@ class Shared:
     @classmethod
     def of(cls, federation: Federation, places: int) -> Shared:
         initial = [torch.tensor(array) for array in federation.initial]
-        sums = [[torch.zeros_like(tensor) for tensor in initial] for _ in range(places)]
+        sums = [list(map(torch.zeros_like, initial)) for _ in range(places)]
         return cls(images(federation.x), labels(federation.y), initial, sums)
 
     def share(self) -> None:
-        for tensor in (
-            self.x,
-            self.y,
-            *self.weights,
-            *(tensor for part in self.sums for tensor in part),
-        ):
+        sums = [tensor for part in self.sums for tensor in part]
+        for tensor in (self.x, self.y, *self.weights, *sums):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
@@ -61,7 +57,9 @@ class Place:
     """One process's part of every round."""
 
     def __init__(self, federation: Federation, shared: Shared, rank: int) -> None:
-        self.federation, self.shared, self.rank = federation, shared, rank
+        self.federation = federation
+        self.shared = shared
+        self.rank = rank
         self.net = network_of(federation)
 
     @torch.no_grad()
@@ -74,7 +72,12 @@ class Place:
             rows = self.federation.rows(client)
             load(self.net, self.shared.weights)
             with torch.enable_grad():
-                train(self.net, self.shared.x[rows], self.shared.y[rows], self.federation.settings)
+                train(
+                    self.net,
+                    self.shared.x[rows],
+                    self.shared.y[rows],
+                    self.federation.settings,
+                )
             for total, mine in zip(sums, weights_of(self.net), strict=True):
                 total.add_(mine, alpha=self.federation.size(client))
 
@@ -87,7 +90,11 @@ class Place:
                 weights.add_(others[i], alpha=1 / samples)
 
 
-def dealt(federation: Federation, cohort: Sequence[int], places: int) -> list[list[int]]:
+def dealt(
+    federation: Federation,
+    cohort: Sequence[int],
+    places: int,
+) -> list[list[int]]:
     """The cohort over the processes: largest first, each to the least loaded."""
     parts: list[list[int]] = [[] for _ in range(places)]
     loads = [0] * places
@@ -99,7 +106,11 @@ def dealt(federation: Federation, cohort: Sequence[int], places: int) -> list[li
 
 
 def lead(
-    place: Place, clock: Clock, rounds: int, marks: Sequence[int], pause: Pause
+    place: Place,
+    clock: Clock,
+    rounds: int,
+    marks: Sequence[int],
+    pause: Pause,
 ) -> dict[int, dict[str, float]]:
     """The rounds, seen by the process that averages; test results after the marked ones (which are
     not timed)."""
@@ -118,7 +129,13 @@ def lead(
     return found
 
 
-def follow(folder: Path, shared: Shared, rounds: int, rank: int, barrier: Any) -> None:
+def follow(
+    folder: Path,
+    shared: Shared,
+    rounds: int,
+    rank: int,
+    barrier: Any,
+) -> None:
     """The rounds, seen by any other process."""
     torch.set_num_threads(1)
     torch.manual_seed(rank)
@@ -140,10 +157,21 @@ def main() -> None:
     shared = Shared.of(federation, places)
     if places == 1:
         clock = clock_of(told)
-        found = lead(Place(federation, shared, 0), clock, told.rounds, marks, lambda: None)
+        found = lead(
+            Place(federation, shared, 0),
+            clock,
+            told.rounds,
+            marks,
+            lambda: None,
+        )
     else:
         clock, found = together(federation, shared, told, marks)
-    answer(**clock.facts(), **found[told.rounds], marks=found, versions=versions())
+    answer(
+        **clock.facts(),
+        **found[told.rounds],
+        marks=found,
+        versions=versions(),
+    )
 
 
 def together(
@@ -163,7 +191,8 @@ def together(
     ]
     for other in others:
         other.start()
-    place, clock = Place(federation, shared, 0), clock_of(told)
+    place = Place(federation, shared, 0)
+    clock = clock_of(told)
     barrier.wait()
     found = lead(place, clock, told.rounds, marks, barrier.wait)
     for other in others:

@@ -30,14 +30,16 @@ NAMES = {
 PREAMBLE = """\
 # Performance
 
-Written by `python benchmarks/speed.py --write`. All systems of a table ran in turns (A B C A B C), each in a process
-of its own, on the same saved arrays, from the same weights, with the same cohorts, batch sizes, steps and optimiser,
-and without evaluation between rounds. A system whose final accuracy, or whose distance from the initial weights,
-differs from the plain loop's would have stopped the suite. Figures are medians. Only ratios within one table mean
-anything: absolute times depend on who else uses the machine.
+Written by `python benchmarks/speed.py --write`. All systems of a table ran in turns (A B C A B C),
+each in a process of its own, on the same saved arrays, from the same weights, with the same
+cohorts, batch sizes, steps and optimiser, and without evaluation between rounds. A system whose
+final accuracy, or whose distance from the initial weights, differs from the plain loop's would have
+stopped the suite. Figures are medians. Only ratios within one table mean anything: absolute times
+depend on who else uses the machine.
 
-Memory is the peak of the proportional set size, summed over the process tree. "Start" is from the command to the first
-round. rayfl runs on Ray with two actors of one thread, without MLflow and checkpoints, which the others lack as well.
+Memory is the peak of the proportional set size, summed over the process tree. "Start" is from the
+command to the first round. rayfl runs on Ray with two actors of one thread, without MLflow and
+checkpoints, which the others lack as well.
 """
 
 
@@ -144,9 +146,12 @@ def splits(systems: Mapping[str, Any]) -> list[str]:
                 ]
             )
         )
-    note = "`train` is the work of the phases over the actors, `idle` the rest of the method's round, `between` what "
-    test = "`evaluate`, the work of the only test over the actors, comes after the last round and is not timed."
-    return [*lines, "", f"{note}lies between two rounds; {test}", ""]
+    note = (
+        "`train` is the work of the phases over the actors, `idle` the rest of the method's round, "
+        "`between` what lies between two rounds; `evaluate`, the work of the only test over the "
+        "actors, comes after the last round and is not timed."
+    )
+    return [*lines, "", note, ""]
 
 
 def tested(found: Mapping[str, Any]) -> float:
@@ -175,8 +180,11 @@ def methods(race: Mapping[str, Any]) -> list[str]:
     passes = (
         f"{1e6 * base['forward']:.1f} and {1e6 * base['backward']:.1f} microseconds of an actor"
     )
-    note = f"From FedAvg's rounds in the same race: a forward and a backward pass of one sample take {passes}; "
-    return [*lines, "", f"{note}one EM takes {1000 * base['em']:.1f} ms.", "", *provenance(race)]
+    note = (
+        "From FedAvg's rounds in the same race: a forward and a backward pass of one sample take "
+        f"{passes}; one EM takes {1000 * base['em']:.1f} ms."
+    )
+    return [*lines, "", note, "", *provenance(race)]
 
 
 def provenance(race: Mapping[str, Any]) -> list[str]:
@@ -191,7 +199,8 @@ def provenance(race: Mapping[str, Any]) -> list[str]:
     }
     libraries |= {"ray": ", ".join(sorted(set(rays.values())))} if rays else {}
     versions = ", ".join(f"{name} {version}" for name, version in sorted(libraries.items()))
-    where = f"{race['date']}; {race['machine']}; load before {race['load']:.1f}; Python {race['python']}; {versions}."
+    machine = f"{race['machine']}; load before {race['load']:.1f}"
+    where = f"{race['date']}; {machine}; Python {race['python']}; {versions}."
     return [where, "", f"    {race['command']}", ""]
 
 

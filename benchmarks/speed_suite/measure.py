@@ -21,7 +21,8 @@ from speed_suite.environments import python_of
 from speed_suite.federation import MARK
 
 HERE = Path(__file__).resolve().parent.parent
-PATIENCE, GRACE = 1800.0, 10.0
+PATIENCE = 1800.0
+GRACE = 10.0
 SAMPLING_SHARE = 0.01
 """How much of one core the memory readings may take: reading a large process stops it for
 milliseconds."""
@@ -79,7 +80,13 @@ class Failed(Exception):
     """A system that did not answer."""
 
 
-def run(name: str, folder: Path, rounds: int, warmup: int, marks: str = "") -> dict[str, Any]:
+def run(
+    name: str,
+    folder: Path,
+    rounds: int,
+    warmup: int,
+    marks: str = "",
+) -> dict[str, Any]:
     """What a system answers, with the peak of its tree's memory in MB."""
     command = SYSTEMS[name].command()
     told = [
@@ -125,7 +132,12 @@ def environment() -> dict[str, str]:
     return {**kept, **silent, "PYTHONPATH": str(HERE)}
 
 
-def read_answer(name: str, code: int, out: str, err: str) -> dict[str, Any]:
+def read_answer(
+    name: str,
+    code: int,
+    out: str,
+    err: str,
+) -> dict[str, Any]:
     lines = [line for line in out.splitlines() if line.startswith(MARK)]
     # Ray and torchrun may end badly after everything is said.
     if not lines:
@@ -149,7 +161,7 @@ def ended(process: subprocess.Popen[Any], tree: Tree) -> Iterator[None]:
             time.sleep(0.02)
 
 
-# -- memory ----------------------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------
 
 
 class Tree:
@@ -219,7 +231,8 @@ def proportional_set_kb(pid: int) -> int:
 @contextmanager
 def watched(pid: int) -> Iterator[Tree]:
     """The tree of a process, measured now and then by a thread."""
-    tree, over = Tree(pid), threading.Event()
+    tree = Tree(pid)
+    over = threading.Event()
 
     def watch() -> None:
         pause = 0.5

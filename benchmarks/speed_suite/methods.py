@@ -3,7 +3,7 @@
 A method computes so many sample passes; FedAvg's rounds, in the same race, say what a pass takes:
 
     f = actors * seconds of a forward pass of the cohort / its samples
-    b = (actors * FedAvg's round - f * its forward passes) / its backward passes        backward, with all else
+    b = (actors * FedAvg's round - f * its forward passes) / its backward passes  (with all else)
     predicted = (f * forward + b * backward) / actors + what the server computes by itself
 
 The server of FedDS computes one EM, which is timed on votes of the same shape.
@@ -67,7 +67,12 @@ def pass_seconds(plain: Sequence[Record]) -> tuple[float, float]:
     return forward, backward
 
 
-def em_seconds(public: int, annotators: int, classes: int, iterations: int) -> float:
+def em_seconds(
+    public: int,
+    annotators: int,
+    classes: int,
+    iterations: int,
+) -> float:
     """How long Dawid-Skene takes on votes of this shape, of annotators that are right in four of
     five cases."""
     from rayfl.estimate.dawid_skene import DawidSkene

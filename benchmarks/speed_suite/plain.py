@@ -25,7 +25,7 @@ def clock_of(told: argparse.Namespace) -> Clock:
     return Clock(told.started, told.warmup)
 
 
-# -- networks --------------------------------------------------------------------------------------------------------
+# -- networks --------------------------------------------------------------------------------------
 
 
 def mnist_cnn(classes: int) -> nn.Module:
@@ -48,7 +48,12 @@ def cifar_cnn(classes: int) -> nn.Module:
 
 def tiny_mlp(classes: int) -> nn.Module:
     """64 inputs, one hidden layer of 64."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, classes))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
 
 
 def resnet18(classes: int) -> nn.Module:
@@ -89,7 +94,7 @@ def weights_of(net: nn.Module) -> list[Tensor]:
     return [parameter.detach() for parameter in net.parameters()]
 
 
-# -- data, training, test --------------------------------------------------------------------------------------------
+# -- data, training, test --------------------------------------------------------------------------
 
 
 def images(x: NDArray[np.uint8]) -> Tensor:
@@ -101,7 +106,12 @@ def labels(y: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(np.array(y))
 
 
-def train(net: nn.Module, x: Tensor, y: Tensor, settings: Settings) -> None:
+def train(
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    settings: Settings,
+) -> None:
     """One client's visit: shuffled mini-batches by indexing, torch's own SGD."""
     net.train()
     optimiser = torch.optim.SGD(net.parameters(), lr=settings.lr, momentum=settings.momentum)
@@ -124,7 +134,8 @@ def tested(federation: Federation, net: nn.Module) -> dict[str, float]:
     """Accuracy and loss on the test set, and how far the weights have come from the initial
     ones."""
     net.eval()
-    right, loss = 0, 0.0
+    right = 0
+    loss = 0.0
     for x, y in batches(federation.test_x, federation.test_y):
         logits = net(x)
         right += int((logits.argmax(1) == y).sum())
@@ -147,4 +158,7 @@ def batches(x: NDArray[np.uint8], y: NDArray[np.int64]) -> Iterator[tuple[Tensor
 def versions(*others: Any) -> dict[str, str]:
     """The libraries that a system ran on."""
     found = {"torch": str(torch.__version__), "numpy": np.__version__}
-    return {**found, **{module.__name__: str(module.__version__) for module in others}}
+    return {
+        **found,
+        **{module.__name__: str(module.__version__) for module in others},
+    }

@@ -30,7 +30,12 @@ class NotTheSame(Exception):
     """Two systems that trained different things: the comparison is void."""
 
 
-def race(workload: Workload, systems: Sequence[str], repeats: int, say: Say) -> dict[str, Any]:
+def race(
+    workload: Workload,
+    systems: Sequence[str],
+    repeats: int,
+    say: Say,
+) -> dict[str, Any]:
     """The medians of all systems, with everything that a table needs."""
     folder = prepared(workload)
     federation = Federation.load(folder)
@@ -66,7 +71,12 @@ def one(
 ) -> dict[str, Any] | None:
     """One run; None, and the reason among the absent, where a system cannot take part."""
     try:
-        found = run(name, folder, workload.rounds_of(name), workload.warmup_of(name))
+        found = run(
+            name,
+            folder,
+            workload.rounds_of(name),
+            workload.warmup_of(name),
+        )
     except Unavailable as reason:
         absent[name] = str(reason).splitlines()[0]
         return None
@@ -77,18 +87,30 @@ def one(
 
 
 def told(name: str, repeat: int, found: dict[str, Any]) -> str:
-    figures = f"{1000 * found['seconds']:10.2f} ms a round  accuracy {found['accuracy']:.4f}  moved {found['moved']:.4f}"
-    return f"  {name:13} {repeat + 1}: {figures}  start {found['startup']:5.1f} s  peak {found['peak_mb']:6.0f} MB"
+    figures = [
+        f"  {name:13} {repeat + 1}: {1000 * found['seconds']:10.2f} ms a round",
+        f"accuracy {found['accuracy']:.4f}",
+        f"moved {found['moved']:.4f}",
+        f"start {found['startup']:5.1f} s",
+        f"peak {found['peak_mb']:6.0f} MB",
+    ]
+    return "  ".join(figures)
 
 
 def summary(
-    workload: Workload, federation: Federation, name: str, runs: list[dict[str, Any]]
+    workload: Workload,
+    federation: Federation,
+    name: str,
+    runs: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The median of every figure; the split of the run whose round is the median one."""
     figures = ("seconds", "startup", "total", "accuracy", "loss", "moved", "peak_mb")
-    rounds, warmup = workload.rounds_of(name), workload.warmup_of(name)
+    rounds = workload.rounds_of(name)
+    warmup = workload.warmup_of(name)
     middle = sorted(runs, key=lambda found: found["seconds"])[len(runs) // 2]
-    medians = {figure: median(found[figure] for found in runs) for figure in figures}
+    medians = {}
+    for figure in figures:
+        medians[figure] = median(found[figure] for found in runs)
     samples = federation.samples(warmup, rounds) / (rounds - warmup)
     return {
         **medians,
@@ -101,7 +123,7 @@ def summary(
     }
 
 
-# -- the same training -----------------------------------------------------------------------------------------------
+# -- the same training -----------------------------------------------------------------------------
 
 
 def reference(
@@ -120,27 +142,31 @@ def reference(
     return known
 
 
-def same(workload: Workload, name: str, found: dict[str, Any], expected: dict[str, float]) -> None:
+def same(
+    workload: Workload,
+    name: str,
+    found: dict[str, Any],
+    expected: dict[str, float],
+) -> None:
     """Refuse a system that ends elsewhere than the plain loop, with both numbers."""
     points, share = (PRECISION.get(name, 1.0) * allowed for allowed in workload.tolerance)
     rounds = workload.rounds_of(name)
     if abs(found["accuracy"] - expected["accuracy"]) > points:
         figures = f"{found['accuracy']:.4f} against {expected['accuracy']:.4f}, allowed {points}"
-        raise NotTheSame(
-            f"{workload.key}: {name} does not reach the plain loop's accuracy in {rounds} rounds: {figures}"
-        )
+        rule = f"{name} does not reach the plain loop's accuracy in {rounds} rounds"
+        raise NotTheSame(f"{workload.key}: {rule}: {figures}")
     if abs(found["moved"] / expected["moved"] - 1) > share:
         figures = f"{found['moved']:.5f} against {expected['moved']:.5f}, allowed {share:.0%}"
-        raise NotTheSame(
-            f"{workload.key}: {name} does not move the weights as far in {rounds} rounds: {figures}"
-        )
+        rule = f"{name} does not move the weights as far in {rounds} rounds"
+        raise NotTheSame(f"{workload.key}: {rule}: {figures}")
 
 
 def circumstances() -> dict[str, Any]:
     """When and where."""
+    system = f"{platform.system()} {platform.release()}"
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "machine": f"{processor()}, {os.cpu_count()} cores, {system}",
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }

@@ -51,7 +51,8 @@ def arrays_of(net: torch.nn.Module) -> Weights:
 
 def one_round(pool: Any, weights: Weights, cohort: list[int]) -> Weights:
     """Train the cohort and average."""
-    sent, samples = ray.put(weights), 0
+    sent = ray.put(weights)
+    samples = 0
     sums = {name: np.zeros_like(array) for name, array in weights.items()}
     for trained, size in pool.map_unordered(
         lambda actor, client: actor.train.remote(sent, client), cohort
@@ -70,7 +71,8 @@ def main() -> None:
     worker = ray.remote(num_cpus=1)(Worker)
     pool = ActorPool([worker.remote(told.folder, seed) for seed in range(ACTORS)])
     net = network_of(federation)
-    weights, clock = arrays_of(net), clock_of(told)
+    weights = arrays_of(net)
+    clock = clock_of(told)
     clock.begin()
     for t in range(told.rounds):
         weights = one_round(pool, weights, federation.cohorts[t].tolist())

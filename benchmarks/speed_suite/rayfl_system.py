@@ -66,7 +66,10 @@ def took(record: Mapping[str, Any], reading: str) -> float:
 
 
 def split(
-    history: list[Mapping[str, Any]], warmup: int, seconds: float, actors: int
+    history: list[Mapping[str, Any]],
+    warmup: int,
+    seconds: float,
+    actors: int,
 ) -> dict[str, float]:
     """Where an average round went, in seconds: every reading of the records, and what they leave
     over.
@@ -78,8 +81,11 @@ def split(
     # The last round is the only one that is evaluated, and its evaluation is no part of a round
     # here.
     names -= {"evaluate_s", "elapsed_s"}
-    mean = {name: float(np.mean([took(record, name) for record in kept])) for name in sorted(names)}
-    train, round_s = mean.get("busy_s", 0.0) / actors, mean.get("train_s", 0.0)
+    mean = {}
+    for name in sorted(names):
+        mean[name] = float(np.mean([took(record, name) for record in kept]))
+    train = mean.get("busy_s", 0.0) / actors
+    round_s = mean.get("train_s", 0.0)
     return {
         **mean,
         "train": train,
@@ -98,7 +104,12 @@ def merged(below: Settings, above: Mapping[str, Any]) -> Settings:
     return both
 
 
-def settings_of(folder: Path, variant: str, rounds: int, output: str) -> Settings:
+def settings_of(
+    folder: Path,
+    variant: str,
+    rounds: int,
+    output: str,
+) -> Settings:
     """The plain values of a variant's configuration."""
     settings: Settings = json.loads((folder / "config.json").read_text())
     fixed = {
@@ -157,9 +168,15 @@ def measure(told: argparse.Namespace, settings: Settings) -> None:
         report(told.warmup, clock, result, finished)
 
 
-def report(warmup: int, clock: Clock, result: Any, finished: float) -> None:
+def report(
+    warmup: int,
+    clock: Clock,
+    result: Any,
+    finished: float,
+) -> None:
     """The answer: what all systems say, and what only rayfl knows."""
-    facts, metrics = clock.facts(), result.metrics
+    facts = clock.facts()
+    metrics = result.metrics
     actors = 1 if result.config.fleet == "inline" else 2
     answer(
         **facts,
@@ -187,13 +204,12 @@ def distance(result: Any) -> float:
 def per_round(history: list[Mapping[str, Any]]) -> list[dict[str, float]]:
     """What a method's cost model, and the coordinator's memory, are computed from."""
     wanted = ("cost/", "reliability/em", "memory/", "pace/")
-    return [
-        {
-            **{name: v for name, v in record["metrics"].items() if name.startswith(wanted)},
-            **record["clock"],
-        }
-        for record in history
-    ]
+    rounds = []
+    for record in history:
+        metrics = record["metrics"].items()
+        kept = {name: value for name, value in metrics if name.startswith(wanted)}
+        rounds.append({**kept, **record["clock"]})
+    return rounds
 
 
 def library_versions() -> dict[str, str]:
@@ -202,7 +218,11 @@ def library_versions() -> dict[str, str]:
 
     import rayfl
 
-    return {"torch": str(torch.__version__), "ray": ray.__version__, "rayfl": rayfl.__version__}
+    return {
+        "torch": str(torch.__version__),
+        "ray": ray.__version__,
+        "rayfl": rayfl.__version__,
+    }
 
 
 if __name__ == "__main__":

@@ -24,7 +24,11 @@ class Target:
         return value >= self.aim if self.more else value <= self.aim
 
 
-def system(races: Races, workload: str, name: str) -> Mapping[str, Any] | None:
+def system(
+    races: Races,
+    workload: str,
+    name: str,
+) -> Mapping[str, Any] | None:
     found: Mapping[str, Any] | None = races.get(workload, {}).get("systems", {}).get(name)
     return found
 
@@ -33,10 +37,11 @@ def faster(workload: str, other: str, ours: str = "rayfl") -> Reading:
     """How many times as fast as another system."""
 
     def read(races: Races) -> float | None:
-        mine, theirs = system(races, workload, ours), system(races, workload, other)
-        return (
-            None if mine is None or theirs is None else float(theirs["seconds"] / mine["seconds"])
-        )
+        mine = system(races, workload, ours)
+        theirs = system(races, workload, other)
+        if mine is None or theirs is None:
+            return None
+        return float(theirs["seconds"] / mine["seconds"])
 
     return read
 
@@ -45,10 +50,11 @@ def smaller(workload: str, other: str) -> Reading:
     """Peak memory over another system's."""
 
     def read(races: Races) -> float | None:
-        mine, theirs = system(races, workload, "rayfl"), system(races, workload, other)
-        return (
-            None if mine is None or theirs is None else float(mine["peak_mb"] / theirs["peak_mb"])
-        )
+        mine = system(races, workload, "rayfl")
+        theirs = system(races, workload, other)
+        if mine is None or theirs is None:
+            return None
+        return float(mine["peak_mb"] / theirs["peak_mb"])
 
     return read
 
@@ -62,10 +68,9 @@ def not_training(workload: str) -> Reading:
             return None
         # All three from the same run: the median over runs may be a shorter round than the one that
         # was taken apart.
-        train, others = (
-            float(mine["split"]["train"]),
-            float(mine["split"]["idle"] + mine["split"]["between"]),
-        )
+        split = mine["split"]
+        train = float(split["train"])
+        others = float(split["idle"] + split["between"])
         return 100 * others / (train + others)
 
     return read

@@ -149,7 +149,8 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload(
             "w2",
-            "CIFAR-10, four 3x3 convolutions, batch norm; 100 clients (Dirichlet 0.5), 10 a round, 1 epoch, batch 64",
+            "CIFAR-10, four 3x3 convolutions, batch norm; 100 clients (Dirichlet 0.5), 10 a round, "
+            "1 epoch, batch 64",
             "cifar_cnn",
             CIFAR,
             {"": 2},
@@ -178,7 +179,8 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload(
             "w5",
-            "ResNet-18 (11 M parameters, 45 MB), 40 clients of 8 small images, 8 a round, one step of 8",
+            "ResNet-18 (11 M parameters, 45 MB), 40 clients of 8 small images, 8 a round, "
+            "one step of 8",
             "resnet18",
             RESIDUAL,
             # Ray's store hands out fresh memory for a dozen rounds before it has some to use again.
@@ -191,7 +193,8 @@ WORKLOADS: dict[str, Workload] = {
         ),
         Workload(
             "w6",
-            "W1 with 40 % wrong labels and 1 epoch: what FedDS (600 public images) and FedRN (k = 2) cost over FedAvg",
+            "W1 with 40 % wrong labels and 1 epoch: what FedDS (600 public images) and FedRN "
+            "(k = 2) cost over FedAvg",
             "mnist_cnn",
             METHODS,
             {"": 7},
@@ -222,7 +225,7 @@ def quickened(workload: Workload) -> Workload:
     )
 
 
-# -- arrays ----------------------------------------------------------------------------------------------------------
+# -- arrays ----------------------------------------------------------------------------------------
 
 
 def prepared(workload: Workload, root: Path | None = None) -> Path:
@@ -253,10 +256,12 @@ def federation_of(workload: Workload, config: Any, rounds: int) -> Federation:
     holdings = holdings_of(config, dataset, scenario)
     spec = spec_of(config, dataset, scenario, "cpu")
     fleet = InlineFleet(spec, holdings)
-    first, last = holdings.offsets[0], holdings.offsets[-1]
+    first = holdings.offsets[0]
+    last = holdings.offsets[-1]
     rows = holdings.order[first:last]
     network = spec.make_learner().build()
-    training, test = config.training, holdings.sets["test"]
+    training = config.training
+    test = holdings.sets["test"]
     assert test.y is not None
     return Federation(
         x=holdings.x[rows],
@@ -288,5 +293,8 @@ def refuse_other_network(workload: Workload, config: Any, federation: Federation
         parameter.copy_(torch.from_numpy(array))
     x = images(federation.test_x[:TEST_BATCH])
     torch.testing.assert_close(
-        network_of(federation).eval()(x), theirs.eval()(x), rtol=1e-4, atol=1e-4
+        network_of(federation).eval()(x),
+        theirs.eval()(x),
+        rtol=1e-4,
+        atol=1e-4,
     )

@@ -100,7 +100,7 @@ def test_costs_are_not_drawn_over_rounds() -> None:
     assert list_metrics(found) == ["test/accuracy", "clusters/adjusted_rand"]
 
 
-# -- of clients ------------------------------------------------------------------------------------------------------
+# -- of clients ------------------------------------------------------------------------------------
 
 
 def test_reliability_is_held_against_the_true_noise_of_all_seeds(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_pictures_and_arrays_of_older_runs_are_used(tmp_path: Path) -> None:
     assert all(render_png(drawing.figure) for drawing in drawn[1:])  # type: ignore[arg-type]
 
 
-# -- costs -----------------------------------------------------------------------------------------------------------
+# -- costs -----------------------------------------------------------------------------------------
 
 
 def test_costs_are_per_participant_and_in_the_units_of_the_paper(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_federated_averaging_costs_one_model_each_way_and_its_epochs(made: Made)
     assert cost.row()["computation (F, B)"] == "2.00F + 2.00B"
 
 
-# -- sensitivity -----------------------------------------------------------------------------------------------------
+# -- sensitivity -----------------------------------------------------------------------------------
 
 
 def test_a_score_is_drawn_against_the_number_that_an_axis_sets() -> None:

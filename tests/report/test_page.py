@@ -77,7 +77,7 @@ class Nesting(HTMLParser):
         return "svg" in self.open
 
 
-# -- as text ---------------------------------------------------------------------------------------------------------
+# -- as text ---------------------------------------------------------------------------------------
 
 
 def test_elements_are_nested_and_nothing_is_fetched(written: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_study_without_any_run_has_a_page(tmp_path: Path) -> None:
     assert "A: not run yet" in text
 
 
-# -- in the browser --------------------------------------------------------------------------------------------------
+# -- in the browser --------------------------------------------------------------------------------
 
 
 def test_the_page_renders_without_complaint_or_request(seen: Tab, written: Path) -> None:

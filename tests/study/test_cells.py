@@ -76,7 +76,7 @@ def test_a_choice_replaces_scores_of_its_cells(tmp_path: Path) -> None:
     assert [cell.scores["accuracy"].title for cell in found[:2]] == ["accuracy (%)", "F1"]
 
 
-# -- filters ---------------------------------------------------------------------------------------------------------
+# -- filters ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_overrides_hold_for_plain_settings() -> None:
     assert apply_overrides({"a": {"b": 1}}, ["a.b=2", "c=[1]"]) == {"a": {"b": 2}, "c": [1]}
 
 
-# -- studies that are like others ------------------------------------------------------------------------------------
+# -- studies that are like others ------------------------------------------------------------------
 
 
 def like(folder: Path, changes: dict[str, Any]) -> Path:

@@ -126,7 +126,7 @@ def test_a_scaled_study_says_so(home: Path) -> None:
     assert "scaled: clients 20 -> 10, clients a round 20 -> 10" in done.output
 
 
-# -- a real signal ---------------------------------------------------------------------------------------------------
+# -- a real signal ---------------------------------------------------------------------------------
 
 ROUNDS = 25
 COMMAND = "from rayfl.commands.study import study; study()"

@@ -148,7 +148,7 @@ def test_entries_of_what_a_method_left(at: tuple[int, ...], expected: float) -> 
     assert math.isnan(read_entry(None, at))
 
 
-# -- values and tables -----------------------------------------------------------------------------------------------
+# -- values and tables -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

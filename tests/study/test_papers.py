@@ -104,7 +104,7 @@ def test_a_method_that_is_built_is_not_listed_as_missing() -> None:
                 assert choice_name.replace("_", "") not in built, f"{name}: {choice_name}"
 
 
-# -- configurations --------------------------------------------------------------------------------------------------
+# -- configurations --------------------------------------------------------------------------------
 
 CLASSES = {
     "mnist": 10,

@@ -101,7 +101,7 @@ def test_each_dataset_is_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(reads) == 1
 
 
-# -- the store -------------------------------------------------------------------------------------------------------
+# -- the store -------------------------------------------------------------------------------------
 
 
 def test_finished_runs_are_not_repeated(home: Path) -> None:
@@ -142,7 +142,7 @@ def test_an_unfinished_run_is_to_do(home: Path) -> None:
     assert len(plan(home, seeds=(0,), only=only).todo) == 1
 
 
-# -- estimates -------------------------------------------------------------------------------------------------------
+# -- estimates -------------------------------------------------------------------------------------
 
 
 def test_an_estimate_grows_with_the_work(home: Path) -> None:

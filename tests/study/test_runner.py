@@ -92,7 +92,7 @@ def test_on_ray_as_in_one_process(home: Path, cluster: None) -> None:
     assert len(hashes(home / "here")) == 2
 
 
-# -- going on --------------------------------------------------------------------------------------------------------
+# -- going on --------------------------------------------------------------------------------------
 
 
 def an_unfinished_run(home: Path) -> Path:
@@ -137,7 +137,7 @@ def test_another_run_or_a_spoilt_one_is_not(
     assert unfinished(order.configuration(order.cells[0], 0).config) is None
 
 
-# -- in MLflow -------------------------------------------------------------------------------------------------------
+# -- in MLflow -------------------------------------------------------------------------------------
 
 
 def tracked(home: Path, **asked: Any) -> StudyOrder:

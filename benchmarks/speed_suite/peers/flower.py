@@ -48,7 +48,7 @@ NODE = {
 }
 
 
-# -- at the client ---------------------------------------------------------------------------------------------------
+# -- at the client ---------------------------------------------------------------------------------
 
 
 @cache
@@ -66,7 +66,12 @@ def visit(message: Message, _: Context) -> Message:
     client = int(told["client"])
     load(net, [torch.tensor(array.numpy()) for array in message.content["arrays"].values()])
     rows = federation.rows(client)
-    train(net, images(federation.x[rows]), labels(federation.y[rows]), federation.settings)
+    train(
+        net,
+        images(federation.x[rows]),
+        labels(federation.y[rows]),
+        federation.settings,
+    )
     metrics = MetricRecord({"num-examples": federation.size(client)})
     return Message(RecordDict({"arrays": arrays_of(net), "metrics": metrics}), reply_to=message)
 
@@ -77,7 +82,7 @@ def arrays_of(net: torch.nn.Module) -> ArrayRecord:
     )
 
 
-# -- at the server ---------------------------------------------------------------------------------------------------
+# -- at the server ---------------------------------------------------------------------------------
 
 
 class Recorded(FedAvg):  # type: ignore[misc]
@@ -88,7 +93,9 @@ class Recorded(FedAvg):  # type: ignore[misc]
         super().__init__(
             fraction_train=share, fraction_evaluate=0.0, min_train_nodes=federation.cohorts.shape[1]
         )
-        self.federation, self.told, self.clock = federation, told, clock
+        self.federation = federation
+        self.told = told
+        self.clock = clock
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -123,8 +130,10 @@ class Recorded(FedAvg):  # type: ignore[misc]
 
 def main() -> None:
     told = arguments()
-    federation, clock = Federation.load(told.folder), clock_of(told)
-    server, client = ServerApp(), ClientApp()
+    federation = Federation.load(told.folder)
+    clock = clock_of(told)
+    server = ServerApp()
+    client = ClientApp()
     client.train()(visit)
 
     @server.main()  # type: ignore[untyped-decorator]

@@ -49,11 +49,21 @@ class Trained(nn.Module):
         super().__init__()
         self.net = net
 
-    def loss(self, x: Tensor, y: Tensor, eval: bool = False) -> Tensor:
+    def loss(
+        self,
+        x: Tensor,
+        y: Tensor,
+        eval: bool = False,
+    ) -> Tensor:
         self.net.train(not eval)
         return functional.cross_entropy(self.net(x), y)
 
-    def metrics(self, x: Tensor, y: Tensor, eval: bool = False) -> dict[str, Any]:
+    def metrics(
+        self,
+        x: Tensor,
+        y: Tensor,
+        eval: bool = False,
+    ) -> dict[str, Any]:
         return {}
 
 
@@ -61,7 +71,12 @@ class Shuffled(PyTorchTensorDataset):  # type: ignore[misc]
     """pfl takes a user's batches in the order of the data; the other systems shuffle every
     epoch."""
 
-    def __init__(self, tensors: tuple[Tensor, Tensor], user_id: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        tensors: tuple[Tensor, Tensor],
+        user_id: str,
+        settings: Settings,
+    ) -> None:
         super().__init__(tensors, user_id=user_id)
         self.settings = settings
 
@@ -90,7 +105,8 @@ class Saved:
     """A user sampler: one cohort after the other, and from the beginning, for pfl draws ahead."""
 
     def __init__(self, federation: Federation) -> None:
-        self.order, self.at = federation.cohorts.ravel().tolist(), -1
+        self.order = federation.cohorts.ravel().tolist()
+        self.at = -1
 
     def __call__(self) -> int:
         self.at = (self.at + 1) % len(self.order)
@@ -98,7 +114,8 @@ class Saved:
 
 
 def users(federation: Federation) -> FederatedDataset:
-    x, y = images(federation.x), labels(federation.y)
+    x = images(federation.x)
+    y = labels(federation.y)
 
     def user(client: int) -> Shuffled:
         rows = federation.rows(client)
@@ -111,8 +128,10 @@ def users(federation: Federation) -> FederatedDataset:
 
 
 def simulate(federation: Federation, told: Namespace) -> tuple[Clock, nn.Module]:
-    settings, clock = federation.settings, clock_of(told)
-    net, data = network_of(federation), users(federation)
+    settings = federation.settings
+    clock = clock_of(told)
+    net = network_of(federation)
+    data = users(federation)
 
     def local(parameters: Any, lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum)
