@@ -120,7 +120,19 @@ class Bench:
         rounds: int | None = None,
         streams: int = FIRST_SEED,
     ) -> Outcome:
-        """Run in a place, at most so many rounds, and forget what was written."""
+        """Run, and forget what was written.
+
+        Parameters
+        ----------
+        config
+            Of `config_of` or `variant_of`: no two runs may share a folder.
+        place
+            A name of `INLINE_PLACES`, or what makes the fleet.
+        rounds
+            At most so many, where not all of the configuration's are wanted.
+        streams
+            Where Python's, numpy's and torch's global streams begin.
+        """
         make_fleet = INLINE_PLACES[place] if isinstance(place, str) else place
         if rounds is not None:
             config = shorten(config, min(rounds, config.training.rounds))

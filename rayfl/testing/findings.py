@@ -83,7 +83,13 @@ def facts_of(outcome: Outcome) -> tuple[str, list[tuple[int, dict[str, float]]]]
 
 
 def find_difference(expected: Outcome, found: Outcome) -> str | None:
-    """The first round whose metrics differ, and both hashes; None where there is no difference."""
+    """The first round whose metrics differ, and both hashes; None where there is no difference.
+
+    Parameters
+    ----------
+    expected, found
+        Two runs of one configuration.
+    """
     if facts_of(expected) == facts_of(found):
         return None
     hashes = f"sha256 {expected.sha256[:12]} became {found.sha256[:12]}"

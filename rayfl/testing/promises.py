@@ -171,8 +171,15 @@ ON_RAY = tuple(promise.name for promise in PROMISES if promise.on_ray)
 
 
 def iterate_findings(bench: Bench, names: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Try the promises of these names (all, if none are given), each when it is
-    asked for; whatever is chosen, the method must run."""
+    """Try promises, each when it is asked for.
+
+    Parameters
+    ----------
+    bench
+        Where the candidate is run.
+    names
+        Which promises; by default all. That the method runs is tried in any case.
+    """
     wanted = {RUNS, *([promise.name for promise in PROMISES] if names is None else names)}
     chosen = [promise for promise in PROMISES if promise.name in wanted]
     failed: list[str] = []
