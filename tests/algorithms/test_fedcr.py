@@ -468,16 +468,17 @@ def test_pretraining_is_made_of_rounds(pretraining: int, passes: list[int], tmp_
 
 def test_clients_without_a_whole_batch_are_left_out_and_counted(tmp_path: Path) -> None:
     odd = {
-        "partition": {"name": "tests.algorithms.odd:OneSample"},
+        "partition": {"name": "rayfl.testing.toy:OddShares"},
         "training": {**TOY["training"], "batch_size": 20},
     }
     row = Row("odd", settings(pretraining=0), {**TOY, **odd})
     config = toy_config(row, tmp_path, training={**odd["training"], "clients_per_round": 6})
     outcome, _ = run_toy(shortened(config, 1))
     metrics = outcome.history[0]["metrics"]
+    # One sample, a dozen, none (who is nobody's client), and three with enough.
     assert metrics["clients/idle"] == 2
-    assert metrics["clients/participants"] == 6
-    assert metrics["cost/up_mb"] == pytest.approx(4 * 4 * sizes(config)["theta"] / 1e6)
+    assert metrics["clients/participants"] == 5
+    assert metrics["cost/up_mb"] == pytest.approx(3 * 4 * sizes(config)["theta"] / 1e6)
 
 
 @pytest.mark.parametrize("whole_model", [False, True])
