@@ -9,7 +9,7 @@ import pytest
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
-from tests.fleet.toys import cleared, holdings, ray_fleet, spec
+from tests.fleet.toys import await_actors, cleared, holdings, ray_fleet, spec
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,9 @@ def on_ray(pool: BaseFleet) -> BaseFleet:
 
 @pytest.fixture
 def ray_pool(on_ray: BaseFleet) -> RayFleet:
+    """With both actors there: on a busy machine one that an earlier test killed takes its time."""
     assert isinstance(on_ray, RayFleet)
+    await_actors(on_ray)
     on_ray.seconds_per_sample = 0.0
     on_ray.expectation.grid = None
     return on_ray

@@ -21,7 +21,6 @@ from rayfl.fleet.on_ray import map_in_flight
 from rayfl.fleet.on_ray.calls import Call
 from rayfl.fleet.on_ray.client_actor import FIRST_CALLS
 from rayfl.fleet.on_ray.pool import Place
-from rayfl.fleet.on_ray.ray_calls import wait_for_ray
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.on_ray.values import (
     INLINE_BYTES,
@@ -33,7 +32,16 @@ from rayfl.fleet.replies import FinishedMap, Mean
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import SERVER, Replies
 from tests.fleet import phases
-from tests.fleet.toys import CLIENTS, SIZES, failing_learner, holdings, pids, ray_fleet, spec
+from tests.fleet.toys import (
+    CLIENTS,
+    SIZES,
+    await_actors,
+    failing_learner,
+    holdings,
+    pids,
+    ray_fleet,
+    spec,
+)
 
 Calls = list[tuple[int, list[int], list[Any]]]
 WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
@@ -186,10 +194,7 @@ def test_large_and_small_states_of_one_call(ray_pool: RayFleet) -> None:
 def test_eight_actors_at_a_quarter_spread_over_two_gpus(cluster: None) -> None:
     fleet = ray_fleet(8, cpus=0.25, gpus=0.25, cuda=False)
     try:
-        # On a busy machine some start later than the fleet, which does without them until then.
-        while fleet.pool.awaited:
-            wait_for_ray(fleet.pool.awaited)
-            fleet.pool.present()
+        await_actors(fleet)
         counts = Counter(tuple(place.greeting["gpus"]) for place in fleet.pool)
         assert counts == {("0",): 4, ("1",): 4}
         assert len({place.greeting["pid"] for place in fleet.pool}) == 8

@@ -93,6 +93,15 @@ def pids(fleet: Any) -> list[int]:
     return [hello["pid"] for hello in ray.get([place.actor.hello.remote() for place in fleet.pool])]
 
 
+def await_actors(fleet: Any) -> None:
+    """Until all have greeted: a fleet does without those that start late."""
+    from rayfl.fleet.on_ray.ray_calls import wait_for_ray
+
+    while fleet.pool.awaited:
+        wait_for_ray(fleet.pool.awaited)
+        fleet.pool.present()
+
+
 failing_learner = partial(
     Learner, network, LocalTraining(), Normalisation(), device="no such device"
 )
