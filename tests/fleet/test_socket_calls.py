@@ -155,7 +155,7 @@ def test_a_death_during_a_call_on_a_line(lined: RayFleet, here: BaseFleet, tmp_p
 def test_what_a_method_raises_is_told_and_the_line_stands(lined: RayFleet) -> None:
     line = lined.pool[0].line
     assert line is not None
-    with pytest.raises(CallFailed, match="TypeError"):
+    with pytest.raises(CallFailed, match="AttributeError"):
         line.call(["not", "enough"]).take()
     assert len(lined.map(phases.describe, CLIENTS)) == len(CLIENTS)
 
