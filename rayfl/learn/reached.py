@@ -160,7 +160,10 @@ def only(size: Size) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
 
     def check(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if size_of(inputs[0]) != size:
-            rule = f"with training.kernels: reached, a layer that was narrowed for inputs of {size} meets no others"
+            rule = (
+                f"with training.kernels: reached, a layer that was narrowed for inputs of {size} "
+                "meets no others"
+            )
             raise ConfigError(broken(rule, size_of(inputs[0]), "Set training.kernels: whole."))
 
     return check

@@ -235,7 +235,7 @@ def test_a_phase_that_does_not_train_is_never_stacked() -> None:
 def test_only_trainings_are_measured(phase: Any, readings: int) -> None:
     """A look at every update would make clients look faster alone than any stack."""
     fleet = fleet_with("never")
-    inputs = {"w": weights()} if phase is train_twice else {}
+    inputs: dict[str, Any] = {"w": weights()} if phase is train_twice else {}
     fleet.map(phase, CLIENTS, **inputs)
     assert len(fleet.executor.policy.paces["alone"].readings) == readings
 
