@@ -136,14 +136,14 @@ class Learner:
     def _count_compiled_calls(self, net: nn.Module) -> None:
         """Have the calls of a compiled network counted from outside: a count would cut its graph in
         two."""
-        compiled = net._compiled_call_impl
+        compiled = cast(Callable[..., Any], net._compiled_call_impl)
         times = len(entrances(net))
 
         def call(*inputs: Any, **named: Any) -> Any:
             self.passes.add_forward(times * len(inputs[0]))
             return compiled(*inputs, **named)
 
-        net._compiled_call_impl = call  # type: ignore[assignment]
+        net._compiled_call_impl = call
 
     def count_passes(self, net: nn.Module) -> None:
         """Have a network count the samples that pass through it, for the books of the run.
