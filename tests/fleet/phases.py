@@ -139,6 +139,11 @@ def pair(client: Client, *, size: int = 4) -> Out:
     return Out(update={"dw": client.id * ones, "dc": -client.id * ones})
 
 
+def leave_named(client: Client, *, name: str) -> Out:
+    """One update, under this name."""
+    return Out(update={name: np.full(2, client.id, np.float32)})
+
+
 def scribble(
     client: Client,
     *,

@@ -354,13 +354,14 @@ def test_named_updates_are_averaged_by_name(fleet: BaseFleet) -> None:
 
 
 def test_names_of_joined_updates_are_those_of_whom_the_mean_is(fleet: BaseFleet) -> None:
-    """Whoever else is in the join may have left updates of other names."""
+    """Whoever else is in the join may have left an update of another name."""
     models = {3: [1.0], 4: [3.0]}
-    joined = fleet.map(phases.pair, [0, SERVER]) | fleet.map(phases.leave, [3, 4], models=models)
+    served = fleet.map(phases.leave_named, [SERVER, 0], name="sums")
+    joined = served | fleet.map(phases.leave, [3, 4], models=models)
     assert fleet.get(joined.mean({3: 1.0, 4: 1.0})).tolist() == [2.0]
-    assert fleet.get(joined.ref(0, "dw")).tolist() == [0.0] * 4
-    with pytest.raises(ConfigError, match=r"client 4 left w; a mean says which is meant; got 'dw'"):
-        joined.mean({0: 1.0, 4: 1.0}, "dw")
+    assert fleet.get(joined.mean({SERVER: 3.0, 0: 1.0})).tolist() == [-0.75, -0.75]
+    with pytest.raises(ConfigError, match=r"client 4 left w; a mean says which is meant; got 'sum"):
+        joined.mean({0: 1.0, 4: 1.0})
 
 
 def test_who_left_nothing_has_no_mean(fleet: BaseFleet) -> None:
