@@ -25,7 +25,7 @@ import click
 import numpy as np
 from scale_costs import KEPT, STATES, Costs, measured, measured_costs
 
-from rayfl.fleet.on_ray.placement import ACTORS_A_KEEPER, Plan, keepers_for
+from rayfl.fleet.on_ray.placement import ACTORS_A_KEEPER, HandOutPlan, count_keepers
 
 ROOT = Path(__file__).resolve().parent.parent
 # A partial sum by sample counts holds a float64 a parameter, and next to nothing more.
@@ -101,14 +101,16 @@ def train(
 ) -> tuple[float, float, int]:
     """When the last report is in, the seconds that actors were busy, and how many calls were
     made."""
-    plan: Plan[int] = Plan(range(len(work.seconds)), work.seconds.__getitem__, cluster.actors)
+    plan: HandOutPlan[int] = HandOutPlan(
+        range(len(work.seconds)), work.seconds.__getitem__, cluster.actors
+    )
     coordinator = start
     answers: list[tuple[float, int]] = []
     busy = 0.0
     calls = 0
     idle = cluster.actors
     half = costs.client[work.state] / 2  # a client is sent off, and taken in
-    keepers = [start] * max(keepers_for("auto", cluster.actors), 1)
+    keepers = [start] * max(count_keepers("auto", cluster.actors), 1)
 
     def hand_out() -> None:
         nonlocal coordinator, busy, calls, idle

@@ -230,9 +230,9 @@ def quickened(workload: Workload) -> Workload:
 
 def prepared(workload: Workload, root: Path | None = None) -> Path:
     """The folder of a workload's arrays, made on first use."""
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
 
-    config = validated({**workload.config, "fleet": "inline"})
+    config = validate_config({**workload.config, "fleet": "inline"})
     rounds = max(workload.rounds.values())
     folder = (root or cache()) / "workloads" / f"{workload.key}-{config.digest[:12]}-{rounds}"
     if (folder / "settings.json").exists():

@@ -9,21 +9,23 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rayfl.component import WIDEST, _Slot, show_value as shown
+from rayfl.component import _Slot, show_value
 from rayfl.errors import ConfigError, nearest
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 SHOWN = 8
 
 
-def explained(error: ValidationError, model: type[BaseModel], settings: Any, where: str) -> str:
+def explain_refusals(
+    error: ValidationError, model: type[BaseModel], settings: Any, where: str
+) -> str:
     """All that is wrong with `settings`, a line each."""
-    lines = list(dict.fromkeys(sentence(item, model, settings) for item in error.errors()))
+    lines = list(dict.fromkeys(make_sentence(item, model, settings) for item in error.errors()))
     more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return "\n".join([f"{where}:", *(f"  {line}" for line in lines[:SHOWN] + more)])
 
 
-def sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> str:
+def make_sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> str:
     """One problem."""
     unknown = item["type"] in UNKNOWN
     # What the user wrote may look like a branch; it is always last.
@@ -41,23 +43,23 @@ def sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> 
     if item["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{path} is required and missing"
     rule = item["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-    hint = nearest(item["input"], choices(item)) if isinstance(item["input"], str) else ""
-    got = "" if states(rule, item["input"]) else f"; got {shown(item['input'])}"
-    return f"{path}: {allowed(rule)}{got}. {hint}".rstrip(" .")
+    hint = nearest(item["input"], list_choices(item)) if isinstance(item["input"], str) else ""
+    got = "" if state_rule(rule, item["input"]) else f"; got {show_value(item['input'])}"
+    return f"{path}: {find_allowed(rule)}{got}. {hint}".rstrip(" .")
 
 
-def states(rule: str, value: Any) -> bool:
+def state_rule(rule: str, value: Any) -> bool:
     """Whether a rule names the offending value itself."""
     name = value.get("name") if isinstance(value, Mapping) else value
     return "; got " in rule or (isinstance(name, str) and f"'{name}'" in rule)
 
 
-def allowed(rule: str) -> str:
+def find_allowed(rule: str) -> str:
     """`be greater than 0` as `must be greater than 0`."""
     return f"must {rule}" if rule.startswith(("be ", "have ", "match ")) else rule
 
 
-def choices(item: Mapping[str, Any]) -> list[str]:
+def list_choices(item: Mapping[str, Any]) -> list[str]:
     """The literals that would have been allowed."""
     expected = str(item.get("ctx", {}).get("expected", ""))
     return expected.replace(" or ", ", ").replace("'", "").split(", ")
@@ -78,11 +80,11 @@ def known_keys(model: type[Any], settings: Any, loc: Sequence[Any]) -> list[str]
     here: Any = model
     for part in loc:
         settings = settings.get(part) if isinstance(settings, Mapping) else None
-        here = child(here, part, settings)
+        here = find_child(here, part, settings)
     return sorted(fields_of(here))
 
 
-def child(owner: Any, part: Any, settings: Any) -> Any:
+def find_child(owner: Any, part: Any, settings: Any) -> Any:
     """The class of a field, where it has keys of its own; a slot's is the component that the
     settings name."""
     if (
@@ -122,6 +124,3 @@ def fields_of(owner: Any) -> list[str]:
     if dataclasses.is_dataclass(owner):
         return [field.name for field in dataclasses.fields(owner)]
     return []
-
-
-__all__ = ["WIDEST", "explained", "shown"]

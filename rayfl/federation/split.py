@@ -20,7 +20,7 @@ from pydantic import BeforeValidator
 from rayfl.component import Count, Fraction, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Bools, Ints
-from rayfl.federation.views import UNUSED
+from rayfl.federation.interfaces import UNUSED
 
 
 class Role(IntEnum):

@@ -21,7 +21,7 @@ MODELS: Registry[Architecture] = Registry(
         "mnist_cnn": "rayfl.models.cnn:MnistCNN",
         "mnist_cnn_wide": "rayfl.models.cnn:MnistCNNWide",
         "mobilenet": "rayfl.models.mobilenet:MobileNet",
-        "preact_resnet18": "rayfl.models.preact:PreActResNet18",
+        "preact_resnet18": "rayfl.models.preact_resnet:PreActResNet18",
         "resnet10": "rayfl.models.resnet:ResNet10",
         "resnet18": "rayfl.models.resnet:ResNet18",
         "resnet34": "rayfl.models.resnet:ResNet34",

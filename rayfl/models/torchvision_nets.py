@@ -9,7 +9,7 @@ from torch import nn
 from rayfl.component import component
 from rayfl.errors import ConfigError, broken, nearest
 from rayfl.models.network import Network, Shape, measure_features
-from rayfl.models.weights import find_weights, load_exactly, strip_prefix
+from rayfl.models.weight_files import find_weights, load_exactly, strip_prefix
 
 
 @component

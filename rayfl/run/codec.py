@@ -29,7 +29,7 @@ OWN = "rayfl"
 _PLAIN = (bool, int, float, str)
 
 
-def pack(value: Any, leaf: Leaf = lambda value: value) -> bytes:
+def pack_state(value: Any, leaf: Leaf = lambda value: value) -> bytes:
     """Bytes of a tree; `leaf` is asked first about every node."""
     from safetensors.numpy import save
 
@@ -40,7 +40,9 @@ def pack(value: Any, leaf: Leaf = lambda value: value) -> bytes:
     return blob
 
 
-def unpack(blob: bytes, modules: Collection[str] = (), leaf: Leaf = lambda value: value) -> Any:
+def unpack_state(
+    blob: bytes, modules: Collection[str] = (), leaf: Leaf = lambda value: value
+) -> Any:
     """The tree in `blob`; dataclasses only of rayfl and of the named modules; `leaf` sees what
     `pack`'s leaf had marked."""
     from safetensors import SafetensorError

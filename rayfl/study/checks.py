@@ -13,7 +13,7 @@ from typing import TypeVar
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
 from rayfl.federation.dataset import Dataset
-from rayfl.federation.datasets import data_root
+from rayfl.federation.datasets import find_data_root
 from rayfl.federation.scenario import Scenario, build_scenario, open_federation
 from rayfl.federation.split import Role
 from rayfl.protocol import Algorithm
@@ -99,7 +99,7 @@ class ConfigTrials:
         return dataset, _raise_kept_error(self._drawn[1])
 
     def _load_dataset(self, config: Config) -> Dataset:
-        root = config.data_root or data_root()
+        root = config.data_root or find_data_root()
         key = json.dumps([config.resolved()["data"], str(root)], sort_keys=True)
         if self._loaded is None or self._loaded[0] != key:
             # The old one goes first: two large datasets may not fit into memory together.

@@ -37,7 +37,8 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from rayfl.component import Count, NonNegative
-from rayfl.config.schema import Section, Seed, merge, put, read_file
+from rayfl.config.files import merge_settings, put_setting, read_file
+from rayfl.config.schema import Section, Seed
 from rayfl.errors import broken, nearest
 
 FIGURES = (
@@ -210,7 +211,7 @@ class Study(Section):
         """The plain values of `base` and `set`: what all cells share."""
         merged: dict[str, Any] = {}
         for base in self.base:
-            merged = merge(merged, read_file(Path(base)))
+            merged = merge_settings(merged, read_file(Path(base)))
         return apply_changes(merged, self.set)
 
     def shown_axes(self) -> Sequence[str]:
@@ -222,10 +223,10 @@ class Study(Section):
 def apply_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` merged onto `settings`; their dotted keys are put where they point."""
     plain = {key: value for key, value in changes.items() if "." not in key}
-    result = merge(settings, plain)
+    result = merge_settings(settings, plain)
     for key, value in changes.items():
         if "." in key:
-            result = put(result, key.split("."), value)
+            result = put_setting(result, key.split("."), value)
     return result
 
 

@@ -17,7 +17,7 @@ from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
-from rayfl.fleet.executor import Done, Holdings, Task, map_leaves, nbytes
+from rayfl.fleet.executor import Done, Holdings, Task, count_bytes, map_leaves
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import ClientId, DataRef, Phase, Ref
 from rayfl.run.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
@@ -144,7 +144,7 @@ class WatchedFleet(InlineFleet):
             for what in before
             if before[what] != after[what]
         ]
-        sizes = [nbytes(outcome.report, private=True) for outcome in done.values()]
+        sizes = [count_bytes(outcome.report, private=True) for outcome in done.values()]
         self.largest_report = max([self.largest_report, *sizes])
         return done, stored
 

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from rayfl.algorithms.fedcr import FedCR, Pair, deal, train_at_client, train_at_server
+from rayfl.algorithms.fedcr import FedCR, OnlineAndTarget, deal, train_at_client, train_at_server
 from rayfl.algorithms.parts.online_target import Layout, Online, resident_pair
 from rayfl.config.schema import Config, load_config
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.executor import Task
 from rayfl.fleet.streams import Streams
-from rayfl.learn.fit import outputs
+from rayfl.learn.fit import compute_outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.mlp import MLP
-from rayfl.models.network import parameter_count
-from rayfl.models.preact import PreActResNet18
+from rayfl.models.network import count_parameters
+from rayfl.models.preact_resnet import PreActResNet18
 from rayfl.protocol import SERVER, Client, Out, Shard, Vector
 from rayfl.run.assembly import spec_of
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
@@ -153,7 +153,7 @@ def test_answers_are_the_classifier_on_the_projection() -> None:
     net = cast(Online, learner.resident(w).net.eval())
     pixels = learner.normalise(learner.pixels(x))
     expected = net.classifier(net.encoder(pixels)).detach().numpy()
-    assert np.array_equal(outputs(learner, w, x), expected)
+    assert np.array_equal(compute_outputs(learner, w, x), expected)
     assert expected.shape == (5, 3)
 
 
@@ -161,18 +161,18 @@ def test_answers_are_the_classifier_on_the_projection() -> None:
 def test_sizes_of_the_paper(stem_norm: bool) -> None:
     trunk = PreActResNet18(stem_norm=stem_norm, final_norm=not stem_norm).build((32, 32, 3), 10)
     net = cast(Online, FedCR().network(GivenBlueprint(trunk)))
-    projector = parameter_count(net.encoder) - parameter_count(trunk.trunk)
+    projector = count_parameters(net.encoder) - count_parameters(trunk.trunk)
     assert projector == 10_500_096
-    assert parameter_count(net.predictor) == 16_791_552
-    assert parameter_count(net.classifier) == 20_490
+    assert count_parameters(net.predictor) == 16_791_552
+    assert count_parameters(net.classifier) == 20_490
     if stem_norm:
-        assert parameter_count(net.encoder) == 21_666_240
-        assert parameter_count(net.encoder) + parameter_count(net.predictor) == 38_457_792
+        assert count_parameters(net.encoder) == 21_666_240
+        assert count_parameters(net.encoder) + count_parameters(net.predictor) == 38_457_792
 
 
-def pair_at(theta: float, xi: float, **more: Any) -> Pair:
+def pair_at(theta: float, xi: float, **more: Any) -> OnlineAndTarget:
     method = method_of(**more)
-    pair = Pair.at(method, learner_of(method))
+    pair = OnlineAndTarget.at(method, learner_of(method))
     pair.online.flat.fill_(theta)
     pair.target.flat.fill_(xi)
     return pair
@@ -283,7 +283,8 @@ def test_the_classifier_of_a_client_is_frozen_under_weight_decay() -> None:
     start = dealt(method, learner)
     trained(method, learner, start, sigma=start["sigma"])
     assert np.array_equal(
-        Pair.at(method, learner).layout.split(learner.shape_of().dump())[1], start["sigma"]
+        OnlineAndTarget.at(method, learner).layout.split(learner.shape_of().dump())[1],
+        start["sigma"],
     )
 
 
@@ -329,7 +330,7 @@ def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
     learner = learner_of(method)
     start = dealt(method, learner)
     first = parts(served(method, learner, start))
-    layout = Pair.at(method, learner).layout
+    layout = OnlineAndTarget.at(method, learner).layout
     assert np.array_equal(layout.join(first["theta"], first["sigma"]), first["w"])
     for key in ("theta", "sigma", "xi"):
         assert not np.array_equal(first[key], start[key])
@@ -344,7 +345,7 @@ def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
 def test_without_contrast_the_predictor_stays() -> None:
     method = method_of(strength=0.0)
     learner = learner_of(method)
-    layout = Pair.at(method, learner).layout
+    layout = OnlineAndTarget.at(method, learner).layout
     start = dealt(method, learner)
     end = parts(served(method, learner, start))["theta"]
     predictor = slice(layout.encoder, layout.classifier)
@@ -356,7 +357,7 @@ def test_statistics_of_the_target_come_from_its_own_passes() -> None:
     method = method_of(ema=1.0)
     learner = learner_of(method)
     start = dealt(method, learner)
-    target = Pair.at(method, learner).target
+    target = OnlineAndTarget.at(method, learner).target
     xi = parts(served(method, learner, start))["xi"]
     assert np.array_equal(xi[: target.n_parameters], start["xi"][: target.n_parameters])
     assert not np.allclose(xi[target.n_parameters :], start["xi"][target.n_parameters :])
@@ -365,7 +366,7 @@ def test_statistics_of_the_target_come_from_its_own_passes() -> None:
 def test_without_averaging_the_target_is_the_encoder() -> None:
     method = method_of(ema=0.0)
     learner = learner_of(method)
-    pair = Pair.at(method, learner)
+    pair = OnlineAndTarget.at(method, learner)
     end = parts(served(method, learner, dealt(method, learner)))
     count = pair.layout.encoder
     assert np.array_equal(end["xi"][:count], end["theta"][:count])

@@ -21,14 +21,14 @@ from rayfl.algorithms.fedrn import (
 )
 from rayfl.estimate.mixture import LossMixture
 from rayfl.learn.divide import Division
-from rayfl.learn.fit import carry_out, outputs, sample_losses
+from rayfl.learn.fit import carry_out, compute_losses, compute_outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.resident import Resident
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.cnn import CNN4, VGG
 from rayfl.models.mlp import MLP
-from rayfl.models.network import Architecture, Network, initialise
+from rayfl.models.network import Architecture, Network, build_network
 from rayfl.protocol import Client, Out, Vector
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import fleet_of
@@ -74,7 +74,7 @@ def learner_of(
     spec: Architecture, side: int = 4, channels: int = 1, classes: int = 4, **training: Any
 ) -> Learner:
     def build() -> Network:
-        return initialise(spec, (side, side, channels), classes, seed=0)
+        return build_network(spec, (side, side, channels), classes, seed=0)
 
     return Learner(
         build, LocalTraining(**{"lr": 0.1, "batch_size": 8, **training}), Normalisation(), "cpu", 16
@@ -122,7 +122,7 @@ def model_of(out: Out) -> Vector:
 
 def filtered(client: Client, model: Vector) -> NDArray[np.bool_]:
     """What one model's mixture keeps."""
-    losses = sample_losses(outputs(client.learner, model, client.x), client.y)
+    losses = compute_losses(compute_outputs(client.learner, model, client.x), client.y)
     return LossMixture().fit(losses).clean > 0.5
 
 
@@ -290,7 +290,7 @@ def test_report_is_of_all_samples_and_the_new_model() -> None:
     client, w = toy_client()
     out = visit(client, w)
     model = out.state["w"]
-    right = outputs(client.learner, model, client.x).argmax(axis=1) == client.y
+    right = compute_outputs(client.learner, model, client.x).argmax(axis=1) == client.y
     assert out.report["acc"] == right.mean()
     assert "n" not in out.report
     noise = torch.from_numpy(

@@ -20,14 +20,15 @@ from rayfl.algorithms.local_k_similarity import (
     train_with_neighbours,
 )
 from rayfl.component import component
-from rayfl.config.schema import Config, load_config, merge
+from rayfl.config.files import merge_settings
+from rayfl.config.schema import Config, load_config
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
-from rayfl.learn.losses.k_similarity import nearest_in_batch
+from rayfl.learn.losses.k_similarity import find_nearest_in_batch
 from rayfl.learn.resident import Resident
-from rayfl.models.encoders.base import Sight, TorchEncoder, fingerprint
+from rayfl.models.encoders.base import Sight, TorchEncoder, hash_encoder
 from rayfl.models.network import Network, Shape
 from rayfl.protocol import SERVER, Client, Out, Vector
 from rayfl.run.assembly import holdings_of, spec_of
@@ -82,7 +83,7 @@ ROWS = [
     Row(
         "local_k_similarity_batch",
         BATCH,
-        config=merge(
+        config=merge_settings(
             NORMALISED,
             {
                 "model": {"widths": [16, 16]},
@@ -233,7 +234,7 @@ def test_features_gather_around_the_reference_neighbours(tmp_path: Path) -> None
         learner = fleet.executor.learner
         net = learner.resident(outcome.models[None]).net.eval()
         assert isinstance(net, Network)
-        near = nearest_in_batch(torch.from_numpy(x.reshape(100, -1) / 255.0), 4)
+        near = find_nearest_in_batch(torch.from_numpy(x.reshape(100, -1) / 255.0), 4)
         with torch.no_grad():
             z = nn.functional.normalize(net.features(learner.normalise(learner.pixels(x))), dim=1)
         similarity = z @ z.T
@@ -246,7 +247,7 @@ def test_features_gather_around_the_reference_neighbours(tmp_path: Path) -> None
 
 def encoder_hash(client: Client, *, method: LocalKSimilarity) -> Out:
     frozen = keep_encoder(client, method.encoder)
-    return Out({"sha256": fingerprint(frozen.kind, {}, frozen.module.state_dict())})
+    return Out({"sha256": hash_encoder(frozen.kind, {}, frozen.module.state_dict())})
 
 
 @pytest.mark.parametrize("place", ["inline", "ray3"])
@@ -257,7 +258,7 @@ def test_the_encoder_is_the_same_everywhere_and_never_trained(
     method = config.method
     fleet, _, shape = fleet_of(config, place)
     fresh = TinyEncoder().build(shape)
-    expected = {fingerprint(fresh.kind, {}, fresh.module.state_dict())}
+    expected = {hash_encoder(fresh.kind, {}, fresh.module.state_dict())}
     try:
         for _ in range(2):
             hashes = {
@@ -280,7 +281,9 @@ def test_identity_features_rank_like_pixels(tmp_path: Path) -> None:
     fleet, sha256, shape = fleet_of(config)
     shared(fleet, config, sha256, shape, tmp_path)
     assert isinstance(fleet, InlineFleet)
-    found = nearest_in_batch(torch.from_numpy(np.array(fleet.executor.features["reference"])), 4)
+    found = find_nearest_in_batch(
+        torch.from_numpy(np.array(fleet.executor.features["reference"])), 4
+    )
     x = fleet.executor.holdings.x.reshape(360, -1).astype(np.float64)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     cosines = x @ x.T - 9 * np.eye(360)
@@ -495,7 +498,7 @@ def test_four_starts_send_the_same_number_of_weights_and_share_the_random_head(
             sent.add((metrics["cost/up_mb"], metrics["cost/down_mb"]))
             hashes.add(outcome.sha256)
             network = fleet.executor.learner.build()
-            heads.add(fingerprint("head", {}, network.get_submodule("head").state_dict()))
+            heads.add(hash_encoder("head", {}, network.get_submodule("head").state_dict()))
     assert len(sent) == 1
     assert len(hashes) == 4
     assert len(heads) == 1

@@ -255,7 +255,7 @@ def names(folder: Path) -> list[str]:
 def get(root: Path, source: str | None = None, digest: str = "", part: Any = None) -> list[str]:
     """Fetch; answer what was said."""
     said: list[str] = []
-    fetch.get(part or Mnist(), root, source, digest, said.append)
+    fetch.fetch_dataset(part or Mnist(), root, source, digest, said.append)
     return said
 
 

@@ -16,6 +16,7 @@ from rayfl.component import component
 from rayfl.errors import ConfigError, DataError, StorageError
 from rayfl.federation.arrays import Ints
 from rayfl.federation.dataset import Images
+from rayfl.federation.interfaces import Assignment, Corruption, Pool, Truth
 from rayfl.federation.plan import FederationPlan
 from rayfl.federation.scenario import (
     STREAMS,
@@ -26,7 +27,6 @@ from rayfl.federation.scenario import (
     open_stream,
 )
 from rayfl.federation.split import Role
-from rayfl.federation.views import Assignment, Corruption, Pool, Truth
 from tests.federation.toys import SERVER, SYMMETRIC, Toy
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from rayfl.learn.fit import outputs
+from rayfl.learn.fit import compute_outputs
 from tests.learn.toys import IMAGE, client, conv_net, learner, shrinking_net, start, train
 
 pytestmark = [
@@ -35,7 +35,7 @@ def trained(
     visited = client(24, place)
     local = train(visited, start(build))
     assert (counters["stats"]["unique_graphs"] > 0) == (compile != "never")
-    return local, outputs(place, local, visited.x)
+    return local, compute_outputs(place, local, visited.x)
 
 
 @pytest.mark.parametrize(("build", "kernels"), [(conv_net, "whole"), (shrinking_net, "reached")])

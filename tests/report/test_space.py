@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rayfl.plots.style import GREEN, VERMILION
-from rayfl.report.material import Group, NoData
-from rayfl.report.space import (
+from rayfl.report.feature_space import (
     ANCHORS,
     EmbeddedImages,
     RetrievedImages,
@@ -21,6 +20,7 @@ from rayfl.report.space import (
     measure_purity,
     rank_nearest,
 )
+from rayfl.report.material import Group, NoData
 from tests.report.conftest import Made
 from tests.report.results import record
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayfl.errors import ConfigError, RayflError
-from rayfl.federation.datasets import data_root
+from rayfl.federation.datasets import find_data_root
 from rayfl.study.order import StudyOrder, fill_placeholders, parse_seeds
 from tests.study.tiny import study, study_file
 
@@ -109,7 +109,7 @@ def test_seed_and_data_are_filled_in() -> None:
     written = {"a": ["{seed}", 1], "b": {"c": "{data}/x.pt"}, "d": "seed {seed}"}
     assert fill_placeholders(written, 7) == {
         "a": [7, 1],
-        "b": {"c": f"{data_root()}/x.pt"},
+        "b": {"c": f"{find_data_root()}/x.pt"},
         "d": "seed {seed}",
     }
 

@@ -24,15 +24,10 @@ import rayfl
 from rayfl import cli
 from rayfl.errors import StorageError
 from rayfl.tracking import tracker as tracking
-from rayfl.tracking.tracker import (
-    Carrier,
-    Journal,
-    Tracker,
-    artifact_root,
-    default_uri,
-    quiet_client,
-    sync,
-)
+from rayfl.tracking.carrier import Carrier, sync_journals
+from rayfl.tracking.journal import Journal
+from rayfl.tracking.store import artifact_root, default_uri, open_client
+from rayfl.tracking.tracker import Tracker
 
 # MLflow uses what SQLAlchemy is about to drop, and warns of type hints of its own when its models
 # are imported.
@@ -63,7 +58,7 @@ def await_that(seen: Callable[[], object], what: str) -> None:
 
 def steps_of(uri: str, run_id: str, metric: str = "loss") -> list[int]:
     """The rounds of a metric's history, in order and with whatever is there twice."""
-    return sorted(point.step for point in quiet_client(uri).get_metric_history(run_id, metric))
+    return sorted(point.step for point in open_client(uri).get_metric_history(run_id, metric))
 
 
 # -- the journal -----------------------------------------------------------------------------------
@@ -182,7 +177,7 @@ def test_many_rounds_are_one_batch(tmp_path: Path, uri: str, rounds: int, batche
     assert carrier.carry() == rounds
     assert counting.calls.count("log_batch") == batches
     assert counting.calls.count("log_metric") == 0
-    assert len(quiet_client(uri).get_run(carrier.run_id).data.params) == 150
+    assert len(open_client(uri).get_run(carrier.run_id).data.params) == 150
     assert carrier.carry() == 0, "what is there already is not carried again"
 
 
@@ -206,7 +201,7 @@ def test_metrics_of_a_round_keep_the_time_when_they_were_made(tmp_path: Path, ur
     time.sleep(0.02)
     carrier = Carrier(journal, uri)
     carrier.carry()
-    (point,) = quiet_client(uri).get_metric_history(carrier.run_id, "loss")
+    (point,) = open_client(uri).get_metric_history(carrier.run_id, "loss")
     assert point.timestamp == made
 
 
@@ -236,11 +231,11 @@ def uri_of(result: rayfl.Result) -> str:
 
 
 def run_of(result: rayfl.Result) -> Any:
-    return quiet_client(uri_of(result)).get_run(result.mlflow_run_id)
+    return open_client(uri_of(result)).get_run(result.mlflow_run_id)
 
 
 def test_a_run_is_an_mlflow_run(tracked: rayfl.Result) -> None:
-    client = quiet_client(uri_of(tracked))
+    client = open_client(uri_of(tracked))
     run = run_of(tracked)
     assert run.info.status == "FINISHED"
     assert run.info.run_name == tracked.directory.name
@@ -312,7 +307,7 @@ def test_artifacts_are_there(tracked: rayfl.Result, folder: str) -> None:
         "figures": {"figures/learning_curve.png", "figures/confusion.png"},
         "model": {"model/MLmodel"},
     }
-    found = quiet_client(uri_of(tracked)).list_artifacts(tracked.mlflow_run_id, folder)
+    found = open_client(uri_of(tracked)).list_artifacts(tracked.mlflow_run_id, folder)
     assert wanted[folder] <= {item.path for item in found}
     for item in found:
         assert item.is_dir or item.file_size > 0
@@ -367,9 +362,9 @@ def test_a_run_that_fails_is_marked_so(tmp_path: Path, uri: str) -> None:
     with pytest.raises(rayfl.errors.PhaseError, match="client 3 in round 2"):
         rayfl.run({**SETTINGS, **place, "method": method, "checkpoint": {"every": 0}})
     (directory,) = (tmp_path / "runs").iterdir()
-    sync(tmp_path, uri)
+    sync_journals(tmp_path, uri)
     run_id = json.loads((directory / "tracking.json").read_text())["run_id"]
-    assert quiet_client(uri).get_run(run_id).info.status == "FAILED"
+    assert open_client(uri).get_run(run_id).info.status == "FAILED"
     assert steps_of(uri, run_id, "test/accuracy") == [1, 2]
 
 
@@ -493,7 +488,7 @@ def test_a_dead_server_is_said_once_and_gets_everything_when_it_is_back(
     assert late.run_id is not None
     assert steps_of(server.uri, late.run_id) == [1]
     assert {
-        quiet_client(server.uri).get_run(run).info.status for run in (live.run_id, late.run_id)
+        open_client(server.uri).get_run(run).info.status for run in (live.run_id, late.run_id)
     } == {"FINISHED"}
     again = CliRunner().invoke(
         cli.rayfl, ["sync", "-o", str(output), "--uri", server.uri], catch_exceptions=False

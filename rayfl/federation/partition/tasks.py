@@ -11,8 +11,8 @@ from pydantic import field_validator
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken, nearest
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import UNUSED, Assignment, Pool
 from rayfl.federation.partition.dealing import check_enough_samples, deal_in_turn
-from rayfl.federation.views import UNUSED, Assignment, Pool
 
 _TaskLists = tuple[tuple[int, ...], ...]
 

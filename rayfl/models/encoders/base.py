@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfl.errors import ConfigError, DataError, broken
-from rayfl.models.feature_store import Features, chunks
+from rayfl.models.feature_store import Features, slice_rows
 from rayfl.models.network import Shape, measure_features
 
 Pixels = NDArray[np.uint8]
@@ -57,7 +57,7 @@ class EncoderSpec(Protocol):
         ...
 
 
-def build_on(
+def build_encoder(
     spec: EncoderSpec,
     shape: Shape,
     device: torch.device,
@@ -108,7 +108,7 @@ class Sight:
         return (self.resized(images) - mean) / std
 
 
-class Frozen(nn.Module):
+class UntrainableNetwork(nn.Module):
     """A network that cannot be trained nor leave evaluation mode."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -117,7 +117,7 @@ class Frozen(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def train(self, mode: bool = True) -> Frozen:
+    def train(self, mode: bool = True) -> UntrainableNetwork:
         """Stay in evaluation, whatever the `mode`."""
         return super().train(False)
 
@@ -157,7 +157,7 @@ class TorchEncoder:
         self.kind = kind
         self.shape = shape
         self.sight = sight
-        self.module = Frozen(network)
+        self.module = UntrainableNetwork(network)
         seen = (sight.side or height, sight.side or width, 3)
         self.dim = measure_features(self.module, seen, kind)
 
@@ -180,7 +180,7 @@ class TorchEncoder:
     @cached_property
     def _fingerprint(self) -> str:
         settings = asdict(self.sight)
-        return fingerprint(self.kind, settings, self.module.state_dict())
+        return hash_encoder(self.kind, settings, self.module.state_dict())
 
     def _forward(self, x: Pixels) -> Features:
         """Features of at most ROWS images, computed in a batch of exactly ROWS."""
@@ -214,7 +214,7 @@ def encode_rows(
         The length of an image's features.
     """
     features = np.empty((len(x), dim), np.float32)
-    for part in chunks(len(x), ROWS):
+    for part in slice_rows(len(x), ROWS):
         features[part] = forward(x[part])
     return features
 
@@ -237,7 +237,7 @@ def _check_statistics(kind: str, network: nn.Module) -> None:
             raise ConfigError(broken(rule, f"'{kind}', which keeps none"))
 
 
-def fingerprint(
+def hash_encoder(
     kind: str,
     settings: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
-from rayfl.models.encoders.base import Pixels, check_pixels, encode_rows, fingerprint
+from rayfl.models.encoders.base import Pixels, check_pixels, encode_rows, hash_encoder
 from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
 
@@ -73,7 +73,7 @@ class HogEncoder:
     def fingerprint(self) -> str:
         """A hash of the settings, on which alone the features depend."""
         settings = {"orientations": self.orientations, "cell": self.cell}
-        return fingerprint("hog", settings)
+        return hash_encoder("hog", settings)
 
     def encode(self, x: Pixels) -> Features:
         """The features of the images `x`, one row each."""

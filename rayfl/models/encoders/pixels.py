@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayfl.component import component
-from rayfl.models.encoders.base import Pixels, check_pixels, fingerprint
+from rayfl.models.encoders.base import Pixels, check_pixels, hash_encoder
 from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
 
@@ -34,7 +34,7 @@ class PixelEncoder:
 
     def fingerprint(self) -> str:
         """A hash that is one for all: the features depend on nothing else."""
-        return fingerprint("pixels", {})
+        return hash_encoder("pixels", {})
 
     def encode(self, x: Pixels) -> Features:
         """The features of the images `x`, one row each."""
