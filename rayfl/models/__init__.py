@@ -39,7 +39,7 @@ ENCODERS: Registry[EncoderSpec] = Registry(
         "efficientnet_lite0": "rayfl.models.encoders.efficientnet:EfficientNetLite0",
         "hog": "rayfl.models.encoders.hog:HoG",
         "imagenet_resnet18": "rayfl.models.encoders.pretrained:ImageNetResNet18",
-        "pixels": "rayfl.models.encoders.pixels:FlatPixels",
+        "pixels": "rayfl.models.encoders.pixels:Pixels",
         "random": "rayfl.models.encoders.random_net:RandomResNet50",
         "simclr": "rayfl.models.encoders.pretrained:SimCLR",
         "state_dict": "rayfl.models.encoders.pretrained:StateDict",

@@ -34,7 +34,7 @@ from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.streams import Streams
-from rayfl.models.encoders.pixels import FlatPixels
+from rayfl.models.encoders.pixels import Pixels
 from rayfl.protocol import Client, Out, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import NoLearner, toy_fleet
@@ -279,7 +279,7 @@ def test_one_cluster_is_one_global_model(tmp_path: Path) -> None:
     """To the bit, once clusters are known: in the first round users are visited for them before
     they train, and a second visit draws other numbers than a first."""
     ends = []
-    methods: list[Any] = [FbNllMinus(models=1, clustering_encoder=FlatPixels()), SingleGlobal()]
+    methods: list[Any] = [FbNllMinus(models=1, clustering_encoder=Pixels()), SingleGlobal()]
     for method in methods:
         fleet = toy_fleet(toy_config(ROWS[0], tmp_path))
         state = method.init(fleet, fleet.initial())

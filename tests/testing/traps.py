@@ -20,7 +20,7 @@ from rayfl.component import component
 from rayfl.learn.batches import Batch
 from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.losses.base import SampleLoss
-from rayfl.models.encoders.pixels import FlatPixels
+from rayfl.models.encoders.pixels import Pixels
 from rayfl.protocol import (
     SERVER,
     Algorithm,
@@ -323,7 +323,7 @@ class MisalignedFeatures(FedAvg):
     needs: ClassVar[Mapping[str, Any]] = {"public": "images"}
 
     def encoders(self) -> Mapping[str, Any]:
-        return {"pixels": FlatPixels()}
+        return {"pixels": Pixels()}
 
     def round(self, state: Any, fleet: Fleet, t: int) -> Any:
         images = fleet.data("public")

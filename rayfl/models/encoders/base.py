@@ -23,7 +23,7 @@ from rayfl.errors import ConfigError, DataError, broken
 from rayfl.models.feature_store import Features, slice_rows
 from rayfl.models.network import Shape, measure_features
 
-Pixels = NDArray[np.uint8]
+RawImages = NDArray[np.uint8]
 
 ROWS = 32
 
@@ -44,7 +44,7 @@ class Encoder(Protocol):
         """A hash of everything that the features depend on, but for the images."""
         ...
 
-    def encode(self, x: Pixels) -> Features:
+    def encode(self, x: RawImages) -> Features:
         """The features of the images `x`, one row each."""
         ...
 
@@ -99,7 +99,7 @@ class Sight:
             return coloured
         return F.interpolate(coloured, size, mode="bilinear", align_corners=False, antialias=True)
 
-    def normalised(self, x: Pixels) -> Tensor:
+    def normalised(self, x: RawImages) -> Tensor:
         """The images `x` as a network takes them."""
         mean = torch.tensor(self.mean).view(1, -1, 1, 1)
         std = torch.tensor(self.std).view(1, -1, 1, 1)
@@ -161,7 +161,7 @@ class TorchEncoder:
         seen = (sight.side or height, sight.side or width, 3)
         self.dim = measure_features(self.module, seen, kind)
 
-    def encode(self, x: Pixels) -> Features:
+    def encode(self, x: RawImages) -> Features:
         """The features of the images `x`, one row each."""
         check_pixels(x, self.shape)
         return encode_rows(self._forward, x, self.dim)
@@ -182,7 +182,7 @@ class TorchEncoder:
         settings = asdict(self.sight)
         return hash_encoder(self.kind, settings, self.module.state_dict())
 
-    def _forward(self, x: Pixels) -> Features:
+    def _forward(self, x: RawImages) -> Features:
         """Features of at most ROWS images, computed in a batch of exactly ROWS."""
         batch = np.zeros((ROWS, *self.shape), np.uint8)
         batch[: len(x)] = x
@@ -198,8 +198,8 @@ class TorchEncoder:
 
 
 def encode_rows(
-    forward: Callable[[Pixels], Features],
-    x: Pixels,
+    forward: Callable[[RawImages], Features],
+    x: RawImages,
     dim: int,
 ) -> Features:
     """Encode ROWS images at a time.
@@ -219,7 +219,7 @@ def encode_rows(
     return features
 
 
-def check_pixels(x: Pixels, shape: Shape) -> None:
+def check_pixels(x: RawImages, shape: Shape) -> None:
     """Refuse images `x` of another type or of another `shape` than the encoder was built for."""
     if x.dtype != np.uint8 or x.shape[1:] != shape:
         sides = ", ".join(map(str, shape))
