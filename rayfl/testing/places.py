@@ -100,6 +100,8 @@ class RememberingFleet(InlineFleet):
 
     def __init__(self, spec: Spec, holdings: Holdings) -> None:
         super().__init__(spec, holdings)
+        # What happens before the first round, such as encoding images, belongs to none.
+        self.round = -1
         self.rounds: set[int] = set()
 
     def execute(
