@@ -250,7 +250,7 @@ class Replies(Mapping[ClientId, Report]):
             Gets the update as inputs under its names (`w` where it is a bare vector). Its client
             is the server: no images, no labels, and a stream of its own for every update.
         clients
-            Whose updates; by default all.
+            Whose updates; by default of all who left one.
         each
             Inputs for single updates.
         inputs

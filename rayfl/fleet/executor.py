@@ -182,7 +182,8 @@ class Executor:
             visit = self._begin(phase, task, inputs)
             while visit.wish is not None:
                 visit.carry_out_alone()
-            return [end_visit(visit, self.policy.measure("alone", started))]
+            seconds = self.policy.measure("alone" if visit.trains else None, started)
+            return [end_visit(visit, seconds)]
         except Exception as error:
             # As text, for it crosses processes, and not every exception can be pickled.
             return [(fail_visit(task.client, error), Left())]

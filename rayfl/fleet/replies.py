@@ -114,10 +114,12 @@ class FleetReplies(Replies):
 
     def _key(self, key: str | None, clients: Iterable[ClientId]) -> str:
         """Which update is meant, found in every one of these clients'."""
-        names = list(self._done(next(iter(self))).update_bytes) if self._maps else []
+        chosen = list(clients)
         if key is None:
+            # Of joined maps, others may have left updates of other names.
+            names = list(self._done(chosen[0]).update_bytes)
             key = "w" if "w" in names or len(names) != 1 else names[0]
-        for client in clients:
+        for client in chosen:
             left = self._done(client).update_bytes
             if key not in left:
                 known = ", ".join(left) or "no update"
@@ -142,12 +144,16 @@ class FleetReplies(Replies):
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **inputs: Any,
     ) -> dict[ClientId, Report]:
-        chosen = sorted(self if clients is None else set(clients))
+        everybody = [client for client in self if self._done(client).update_bytes]
+        chosen = everybody if clients is None else sorted(set(clients))
         own = each or {}
         tasks = {}
         for client in chosen:
             if client not in self:
                 raise ConfigError(broken("clients that replied are examined", f"client {client}"))
+            if not self._done(client).update_bytes:
+                rule = "updates are examined"
+                raise ConfigError(broken(rule, f"client {client}, which left none"))
             inputs_of = dict(own.get(client, NOTHING))
             visit = self._fleet.count_visit(client, examined=True)
             task = Task(client, self._fleet.round, inputs_of, NOTHING, visit, examined=True)
@@ -160,6 +166,8 @@ class FleetReplies(Replies):
 
     @property
     def last(self) -> Ref:
+        if not self._maps:
+            raise ConfigError(broken("`last` is asked of a chain", "one without a client"))
         finished = next(iter(self._maps.values()))
         order = [client for client in finished.tasks if client in self]
         if not finished.chain:

@@ -36,6 +36,11 @@ class Visit:
     forward: int = 0
     backward: int = 0
 
+    @property
+    def trains(self) -> bool:
+        """Whether this is a phase that wishes for trainings."""
+        return self.phase is not None
+
     def advance(self, trained: Trained | None = None) -> None:
         """Go on with what was wished for, up to the next wish or the end."""
         assert self.phase is not None
@@ -169,8 +174,10 @@ class StackingPolicy:
             self._possible = can_stack_network(self.learner)
         return self._possible
 
-    def measure(self, how: str, started: float, clients: int = 1) -> float:
-        """Take note of a visit that began at `started`; its seconds a client."""
+    def measure(self, how: str | None, started: float, clients: int = 1) -> float:
+        """Take note of a visit that began at `started`; its seconds a client. A visit without
+        training says nothing of how to train."""
         seconds = (time.perf_counter() - started) / clients
-        self.paces[how].add(seconds)
+        if how is not None:
+            self.paces[how].add(seconds)
         return seconds

@@ -141,9 +141,9 @@ def draw_batches(
         A stream of torch's other than the place's, for a second run of batches beside a first.
     """
     learner = client.learner
-    labels = targets
+    labels = as_targets(targets)
     if labels is None and client.labels is not None:
-        labels = client.y
+        labels = as_targets(client.y)
     gather = gather_rows(learner, client.x, labels)
     generator = learner.generator if generator is None else generator
     generator.manual_seed(draw_seed(client.rng))
@@ -154,6 +154,20 @@ def draw_batches(
         raw, y = gather(index)
         x = learner.normalise(settings.augment(raw, generator))
         yield Batch(x, raw, index, generator, y, learner, notes, *place)
+
+
+def as_targets(values: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Labels, or rows of probabilities, in the precision that losses of torch ask for.
+
+    Parameters
+    ----------
+    values
+        Integers of any width, or floats of any.
+    """
+    if values is None:
+        return None
+    wanted = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int64
+    return np.asarray(values, wanted)
 
 
 def gather_rows(learner: Learner, x: NDArray[np.uint8], y: NDArray[Any] | None) -> Gather:

@@ -164,7 +164,10 @@ def check_input_size(size: Size) -> Callable[[nn.Module, tuple[Tensor, ...]], No
 
     def check(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if image_size(inputs[0]) != size:
-            rule = f"with training.kernels: reached, a layer that was narrowed for inputs of {size} meets no others"
+            rule = (
+                f"with training.kernels: reached, a layer that was narrowed for inputs of {size} "
+                "meets no others"
+            )
             raise ConfigError(broken(rule, image_size(inputs[0]), "Set training.kernels: whole."))
 
     return check

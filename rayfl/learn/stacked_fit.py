@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.learn.augment.base import Unchanged
-from rayfl.learn.batches import plan_batches, resolve_settings
+from rayfl.learn.batches import as_targets, plan_batches, resolve_settings
 from rayfl.learn.fit import clip_rows
 from rayfl.learn.learner import Learner, draw_seed
 from rayfl.learn.local_fit import Fit, Trained, Trainee, refuse_misfits
@@ -76,7 +76,10 @@ class Job:
 
     @property
     def targets(self) -> NDArray[Any]:
-        return self.client.y if self.wish.targets is None else self.wish.targets
+        own = self.client.y if self.wish.targets is None else self.wish.targets
+        found = as_targets(own)
+        assert found is not None
+        return found
 
     def is_like(self, other: Job) -> bool:
         """Whether both can share a stack."""

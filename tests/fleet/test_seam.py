@@ -353,6 +353,16 @@ def test_named_updates_are_averaged_by_name(fleet: BaseFleet) -> None:
         got.ref(3, "dx")
 
 
+def test_names_of_joined_updates_are_those_of_whom_the_mean_is(fleet: BaseFleet) -> None:
+    """Whoever else is in the join may have left updates of other names."""
+    models = {3: [1.0], 4: [3.0]}
+    joined = fleet.map(phases.pair, [0, SERVER]) | fleet.map(phases.leave, [3, 4], models=models)
+    assert fleet.get(joined.mean({3: 1.0, 4: 1.0})).tolist() == [2.0]
+    assert fleet.get(joined.ref(0, "dw")).tolist() == [0.0] * 4
+    with pytest.raises(ConfigError, match=r"client 4 left w; a mean says which is meant; got 'dw'"):
+        joined.mean({0: 1.0, 4: 1.0}, "dw")
+
+
 def test_who_left_nothing_has_no_mean(fleet: BaseFleet) -> None:
     got = fleet.map(phases.describe, [0, 1])
     with pytest.raises(ConfigError, match=r"client 0 left no update; a mean says which is meant"):
@@ -670,6 +680,12 @@ def test_only_a_chain_has_a_last_one(fleet: BaseFleet) -> None:
         _ = got.last
 
 
+def test_a_chain_of_nobody_has_no_last_one(fleet: BaseFleet) -> None:
+    got = fleet.chain(phases.double, [], fleet.put(np.ones(1, np.float32)))
+    with pytest.raises(ConfigError, match="asked of a chain; got one without a client"):
+        _ = got.last
+
+
 def test_a_chain_that_wholly_diverges_leaves_nobody(fleet: BaseFleet) -> None:
     with pytest.raises(NobodyLeft, match="every one of 2 updates diverged"):
         fleet.chain(phases.double, [0, 3], fleet.put(np.ones(1, np.float32)), bad=[0, 3])
@@ -715,6 +731,15 @@ def test_some_updates_are_examined_with_inputs_of_their_own(fleet: BaseFleet) ->
     assert got.examine(phases.weigh, [3], each)[3]["dw"] == 42.0
     with pytest.raises(ConfigError, match="clients that replied are examined; got client 2"):
         got.examine(phases.weigh, [1, 2])
+
+
+def test_who_left_nothing_is_not_examined(fleet: BaseFleet) -> None:
+    """As clients of FedCR that took no step."""
+    models = {0: [1.0], 3: [2.0]}
+    got = fleet.map(phases.leave, [0, 3], models=models) | fleet.map(phases.describe, [1, 4])
+    assert list(got.examine(phases.norm)) == [0, 3]
+    with pytest.raises(ConfigError, match="updates are examined; got client 4, which left none"):
+        got.examine(phases.norm, [0, 4])
 
 
 def test_examinations_have_streams_of_their_own(fleet: BaseFleet) -> None:
@@ -793,6 +818,7 @@ def test_masks_that_a_client_cannot_have_are_refused(
 def test_labels_and_masks_that_fit_are_kept(fleet: BaseFleet) -> None:
     fleet.map(phases.hold, [0], y=np.array([2, 1, 0, 0, 1], np.int32), kept=np.ones(5, np.bool_))
     assert fleet.map(phases.own_labels, [0])[0]["y"] == [2, 1, 0, 0, 1]
+    assert fleet.map(phases.train, [0], w=fleet.initial())[0]["steps"] == 3
     fleet.map(phases.hold, [0], kept=np.zeros((3, 5), np.bool_))
     # The server's entries of these names are its own business.
     fleet.map(phases.hold, [SERVER], y=np.zeros(99), kept=np.zeros(7))

@@ -33,11 +33,11 @@ def train_twice(client: Client, *, w: Vector) -> Fitting[Out]:
 
 
 def draw_after_training(client: Client, *, w: Vector) -> Fitting[Out]:
-    """Draws from every global stream before, between and after two trainings."""
-    drawn = [draw_globally()]
+    """Draws from its own and every global stream before, between and after two trainings."""
+    drawn = [[*draw_globally(), client.rng.random()]]
     for _ in range(2):
         w = (yield Fit(w)).weights
-        drawn.append(draw_globally())
+        drawn.append([*draw_globally(), client.rng.random()])
     return Out({"drawn": drawn}, update=w)
 
 
@@ -229,6 +229,15 @@ def look(client: Client) -> Out:
 
 def test_a_phase_that_does_not_train_is_never_stacked() -> None:
     assert policy("always").count_together(look, 50) == 0
+
+
+@pytest.mark.parametrize(("phase", "readings"), [(look, 0), (train_twice, 5)])
+def test_only_trainings_are_measured(phase: Any, readings: int) -> None:
+    """A look at every update would make clients look faster alone than any stack."""
+    fleet = fleet_with("never")
+    inputs: dict[str, Any] = {"w": weights()} if phase is train_twice else {}
+    fleet.map(phase, CLIENTS, **inputs)
+    assert len(fleet.executor.policy.paces["alone"].readings) == readings
 
 
 def test_the_first_reading_warms_up_and_old_ones_are_forgotten() -> None:

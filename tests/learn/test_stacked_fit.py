@@ -159,6 +159,17 @@ def replace_labels(k: int, begin: Vector, size: int) -> Fit:
     return Fit(begin, targets=(np.arange(size) + k) % 3)
 
 
+def narrow_targets(k: int, begin: Vector, size: int) -> Fit:
+    targets = (np.arange(size) + k) % 3
+    return Fit(begin, targets=targets.astype(np.int32 if k % 2 else np.int64))
+
+
+def double_targets(k: int, begin: Vector, size: int) -> Fit:
+    wish = soften_targets(k, begin, size)
+    assert wish.targets is not None
+    return Fit(begin, targets=wish.targets.astype(np.float64 if k % 2 else np.float32))
+
+
 def pull_back(k: int, begin: Vector, size: int) -> Fit:
     return Fit(begin, pull=Pull(begin - np.float32(0.5 + k), 0.1 * (k + 1)))
 
@@ -218,6 +229,8 @@ def robust_and_weighed(k: int, begin: Vector, size: int) -> Fit:
         weigh_samples,
         soften_targets,
         replace_labels,
+        narrow_targets,
+        double_targets,
         pull_back,
         pull_to_one_model,
         correct_drift,

@@ -139,6 +139,23 @@ def test_rows_of_one_class_are_labels() -> None:
     np.testing.assert_allclose(train(client(SIZE, place_of()), start(), targets=rows), hard, 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8])
+def test_labels_may_be_integers_of_any_width(dtype: Any) -> None:
+    targets = np.arange(SIZE) % 3
+    expected = train(client(SIZE, place_of()), start(), targets=targets)
+    narrow = targets.astype(dtype)
+    assert np.array_equal(train(client(SIZE, place_of()), start(), targets=narrow), expected)
+    relabelled = replace(client(SIZE, place_of()), state={"y": narrow})
+    assert np.array_equal(train(relabelled, start()), expected)
+
+
+def test_probabilities_may_be_in_double() -> None:
+    rows = rows_of_probabilities()
+    expected = train(client(SIZE, place_of()), start(), targets=rows)
+    double = rows.astype(np.float64)
+    assert np.array_equal(train(client(SIZE, place_of()), start(), targets=double), expected)
+
+
 @pytest.mark.parametrize(
     ("wish", "match"),
     [
