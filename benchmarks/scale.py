@@ -324,10 +324,10 @@ def bottleneck(costs: Costs) -> str:
         "For this many actors the coordinator works as long as each of them does, by what state "
         "clients leave (40 bytes, 400 KB) and whether there are keepers (`resources.keepers`; by "
         f"itself one for {ACTORS_A_KEEPER} actors where there are more). The last column is the "
-        "same for a keeper: so many actors whose clients leave large states occupy it wholly. Where "
-        f"that is below {ACTORS_A_KEEPER}, keepers are the bottleneck, and more of them help. Where an "
-        "actor's share of a round is milliseconds, Ray's calls decide; such rounds want fewer "
-        "actors, and `training.stack`.\n\n"
+        "same for a keeper: so many actors whose clients leave large states occupy it wholly. "
+        f"Where that is below {ACTORS_A_KEEPER}, keepers are the bottleneck, and more of them "
+        "help. Where an actor's share of a round is milliseconds, Ray's calls decide; such rounds "
+        "want fewer actors, and `training.stack`.\n\n"
         + table([*head, *(f"state: {kind}" for kind in costs.client), "actors a keeper"], rows)
     )
 

@@ -195,9 +195,8 @@ def sync(output: Path, uri: str | None) -> None:
     try:
         carried = carry(output.absolute(), target)
     except Exception as error:
-        raise RayflError(
-            f"{mask_secrets(target)} does not answer: {str(mask_secrets(str(error))).splitlines()[0]}"
-        ) from error
+        reason = str(mask_secrets(str(error))).splitlines()[0]
+        raise RayflError(f"{mask_secrets(target)} does not answer: {reason}") from error
     for name, entries in carried.items():
         click.echo(f"{name}: {entries} entries")
     click.echo(f"{sum(carried.values())} entries carried to {mask_secrets(target)}")

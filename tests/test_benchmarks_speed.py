@@ -179,10 +179,8 @@ def test_warm_up_rounds_are_not_timed(warmup: int, seconds: float) -> None:
 
 
 def test_descendants_are_known_even_without_their_parent() -> None:
-    nested = (
-        "import subprocess, sys; "
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
-    )
+    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
+    nested = f"import subprocess, sys; subprocess.Popen({child})"
     parent = subprocess.Popen([sys.executable, "-c", f"{nested}; input()"], stdin=subprocess.PIPE)
     tree = measure.Tree(parent.pid)
     try:

@@ -255,7 +255,7 @@ def _describe_array(name: str, array: NDArray[Any]) -> str:
     size = f"{rows} clients" if square else f"{rows} x {columns} values"
     if not len(known):
         return f"{size}, none known of two."
-    where = " off the diagonal" if square else ""
+    where = " off the diagonal" if square and rows > 1 else ""
     return f"{size}, between {known.min():.3g} and {known.max():.3g}{where}."
 
 

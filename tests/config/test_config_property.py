@@ -55,7 +55,6 @@ def nested(depth: int, *, lists: bool) -> Tree:
     return tree
 
 
-# fmt: off
 ODD: list[Tree] = [
     None, True, False, -1, 0, 1, 10**400, -(10**30), 1 << 63, float("nan"), float("inf"), -float("inf"), 1e308,
     5e-324, "", " ", "fedavg", "no_such", ":", "a:b:c", "..:x", "os:system", "builtins:dict", "rayfl.config.schema:Config",
@@ -77,7 +76,6 @@ NOISE = [
     "!!python/object:os.system ", "!!int x", "!!float x", "!!map x", "!!seq 3", "!!set x", "!!bool x", "!!binary 🦊",
     "!!omap 3", "!!pairs 1", "!!timestamp 9", "2020-99-99", "0b2", "190:20:30",
 ]
-# fmt: on
 
 
 def places(tree: Tree, above: tuple[Step, ...] = ()) -> Iterator[tuple[Step, ...]]:
@@ -198,6 +196,7 @@ def test_a_spoilt_override_is_valid_or_refused_clearly(chunk: int) -> None:
     rng = random.Random(100 + chunk)
     for _ in range(150):
         key = ".".join(rng.choice(KEYS) for _ in range(rng.choice([1, 2, 2, 3])))
-        override = f"{key}{rng.choice(['=', '=', '=', '', '=='])}{rng.choice(NOISE + [repr(value) for value in ODD])}"
+        sign = rng.choice(["=", "=", "=", "", "=="])
+        override = f"{key}{sign}{rng.choice(NOISE + [repr(value) for value in ODD])}"
         said = verdict(CONFIGS / "quickstart.yaml", override)
         assert said == "valid" or 10 < len(said) < LONGEST, override

@@ -55,7 +55,8 @@ def message(settings: Mapping[str, Any]) -> list[str]:
         ({"tracking": {"tags": {"a": 1}}}, "tracking.tags.a: must be a valid string; got 1"),
         (
             {"training": {"fraction": 0.5, "clients_per_round": 3}},
-            "training: give fraction or clients_per_round, not both; got {'clients_per_round': 3, 'fraction': 0.5}",
+            "training: give fraction or clients_per_round, not both; "
+            "got {'clients_per_round': 3, 'fraction': 0.5}",
         ),
         (
             {"seed": 1 << 63},

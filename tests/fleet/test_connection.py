@@ -238,11 +238,11 @@ def test_a_version_of_ray_without_tokens_is_said_to_be_one(
 SCRIPT = """
 import ray  # a program of a user's may have done so before
 import os, signal
-from rayfl.fleet.on_ray.connection import ahead, connected
+from rayfl.fleet.on_ray.connection import connect_ahead, connect_ray
 from rayfl.fleet.on_ray.own_ray import asks_for_token
 from tests.sockets import listeners_of
 before = signal.getsignal(signal.SIGTERM)
-with ahead({}, None), connected(None):
+with connect_ahead({}, None), connect_ray(None):
     print(ray.get(ray.remote(lambda: 6 * 7).remote()), signal.getsignal(signal.SIGTERM) is before)
     print(asks_for_token())
     print([each for each in listeners_of(os.getpid()) if not each.loopback])

@@ -80,7 +80,10 @@ def test_gpus_that_are_not_there_are_refused(
     import ray
 
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
-    match = f"device: {device} with 0.25 GPU an actor needs a GPU in the cluster; got 0 GPUs. Set device: cpu"
+    match = (
+        f"device: {device} with 0.25 GPU an actor needs a GPU in the cluster; got 0 GPUs. "
+        "Set device: cpu"
+    )
     with pytest.raises(ResourceError, match=match):
         fit_placement("auto", 1.0, 0.25, device, 10)
 

@@ -130,11 +130,20 @@ def test_of_equal_repetitions_the_newest_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "axis"),
     [
-        ("method.k", "method"), ("training.lr", "method"), ("model.name", "method"), ("data.name", "dataset"),
-        ("split.public.fraction", "dataset"), ("clients", "dataset"), ("partition.alpha", "partition"),
-        ("noise.rate.max", "noise"), ("seed", None), ("seeds.data", None), ("output", None), ("tracking.uri", None),
+        ("method.k", "method"),
+        ("training.lr", "method"),
+        ("model.name", "method"),
+        ("data.name", "dataset"),
+        ("split.public.fraction", "dataset"),
+        ("clients", "dataset"),
+        ("partition.alpha", "partition"),
+        ("noise.rate.max", "noise"),
+        ("seed", None),
+        ("seeds.data", None),
+        ("output", None),
+        ("tracking.uri", None),
     ],
-)  # fmt: skip
+)
 def test_every_setting_belongs_to_an_axis_or_to_none(key: str, axis: str | None) -> None:
     assert find_owner(key) == axis
 

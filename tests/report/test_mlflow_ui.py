@@ -158,17 +158,25 @@ def test_comparing_draws_the_curves_of_accuracy(
 ) -> None:
     found = open_client(made.uri).search_runs([experiment], "tags.seed = '0'")
     words = {
-        "runs": json.dumps([run.info.run_id for run in found]), "experiments": json.dumps([experiment]),
-        "metric": '"test/accuracy"', "plot_metric_keys": '["test/accuracy"]', "plot_layout": "{}", "x_axis": "step",
-        "y_axis_scale": "linear", "line_smoothness": "1", "show_point": "false", "deselected_curves": "[]",
+        "runs": json.dumps([run.info.run_id for run in found]),
+        "experiments": json.dumps([experiment]),
+        "metric": '"test/accuracy"',
+        "plot_metric_keys": '["test/accuracy"]',
+        "plot_layout": "{}",
+        "x_axis": "step",
+        "y_axis_scale": "linear",
+        "line_smoothness": "1",
+        "show_point": "false",
+        "deselected_curves": "[]",
         "last_linear_y_axis_range": "[]",
-    }  # fmt: skip
+    }
     go(browser, server, f"#/metric?{urlencode(words, quote_via=quote)}")
     client = open_client(made.uri)
     histories = [client.get_metric_history(run.info.run_id, "test/accuracy") for run in found]
     distinct = {tuple(point.value for point in history) for history in histories}
     # The viewer draws each curve twice, once of them for a band.
-    shapes = "new Set([...document.querySelectorAll('.scatterlayer path.js-line')].map((l) => l.getAttribute('d')))"
+    drawn = "[...document.querySelectorAll('.scatterlayer path.js-line')]"
+    shapes = f"new Set({drawn}.map((l) => l.getAttribute('d')))"
     browser.until(f"{shapes}.size === {len(distinct)}", PATIENCE)
     assert len(found) == 4
     browser.until(

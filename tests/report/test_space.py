@@ -69,9 +69,8 @@ def test_frames_tell_classes_by_colour_and_by_line(batch: RetrievedImages) -> No
     spines = [axes.spines["left"] for axes in figure.axes[:9]]
     looks = {(spine.get_linestyle() == "-", spine.get_edgecolor()) for spine in spines[1:]}
     assert len(looks) == 2
-    assert [axes.get_title(loc="left") for axes in (figure.axes[0], figure.axes[1], figure.axes[5])] == [
-        "anchor", "nearest (positives)", "farthest (negatives)",
-    ]  # fmt: skip
+    heads = [figure.axes[place].get_title(loc="left") for place in (0, 1, 5)]
+    assert heads == ["anchor", "nearest (positives)", "farthest (negatives)"]
     assert GREEN != VERMILION
 
 

@@ -243,18 +243,20 @@ import pickle, sys
 from pathlib import Path
 import rayfl.run.experiment, rayfl.fleet.on_ray.ray_fleet
 from rayfl.run.assembly import holdings_of, spec_of
-from rayfl.config.schema import validated
-from rayfl.run.engine import Engine, versions
+from rayfl.config.schema import validate_config
+from rayfl.run.engine import Engine
+from rayfl.run.environment import list_versions
 from rayfl.federation.scenario import open_federation
 
 method, model, output = sys.argv[1:]
 blobs = {"name": "blobs", "samples": 60, "test_samples": 20, "side": 28}
-config = validated({"data": blobs, "clients": 3, "method": method, "model": model, "output": output})
+settings = {"data": blobs, "clients": 3, "method": method, "model": model, "output": output}
+config = validate_config(settings)
 dataset, scenario = open_federation(config, 0)
 engine = Engine(config, scenario, output, {}, dataset.shape, Path(output))
 parts = engine, spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
 pickle.loads(pickle.dumps(parts))
-print([library for library in ("torch", "scipy") if library in sys.modules], versions()["torch"])
+print([library for library in ("torch", "scipy") if library in sys.modules], list_versions()["torch"])
 import torch
 print(torch.__version__)
 """

@@ -347,14 +347,12 @@ def test_what_the_cluster_does_not_have_is_refused_before_anything_starts(
 MY_METHODS = '''
 from dataclasses import replace
 
-from rayfl.algorithms.fedavg import FedAvg
-from rayfl.component import Positive, component
-from rayfl.protocol import Out
-from rayfl.learn.fit import fit
+from rayfl.methods import FedAvg, Fit, Out, Positive, component
 
 
-def cautious(client, *, w, keep):
-    return Out({"n": len(client)}, update=w + (fit(client, w) - w) * keep)
+def cautious(client, *, w, method):
+    trained = yield Fit(w)
+    return Out(update=w + (trained.weights - w) * method.keep)
 
 
 @component
@@ -364,9 +362,8 @@ class MyAvg(FedAvg):
     keep: Positive = 0.5
 
     def round(self, state, fleet, t):
-        got = fleet.map(cautious, fleet.sample(t), w=state.model, keep=self.keep)
-        sizes = {client: report["n"] for client, report in got.items()}
-        return replace(state, model=got.mean(sizes))
+        got = fleet.map(cautious, fleet.sample(t), w=state.model, method=self)
+        return replace(state, model=self.aggregate(got, fleet))
 '''
 
 

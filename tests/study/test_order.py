@@ -39,7 +39,8 @@ def test_the_command_of_a_cell_says_the_same_again(home: Path) -> None:
         study_file(home), ("noise=noisy",), (4,), 0.5, home / "out dir", ("training.lr=0.2",)
     )
     assert order.command() == (
-        f"rayfl study tiny.yaml --only noise=noisy --seeds 4, --scale 0.5 -o '{home / 'out dir'}' training.lr=0.2"
+        "rayfl study tiny.yaml --only noise=noisy --seeds 4, --scale 0.5 "
+        f"-o '{home / 'out dir'}' training.lr=0.2"
     )
     cell = order.cells[0]
     assert order.command(cell).startswith(

@@ -316,8 +316,8 @@ def test_two_that_carry_one_journal_make_one_run(output: Path) -> None:
     uri = default_uri(output)
     tell(output, "a", rounds=40)
     code = (
-        "from pathlib import Path; from rayfl.tracking.carrier import sync; "
-        f"sync(Path({str(output)!r}), {uri!r})"
+        "from pathlib import Path; from rayfl.tracking.carrier import sync_journals; "
+        f"sync_journals(Path({str(output)!r}), {uri!r})"
     )
     both = [start(code, output) for _ in range(2)]
     said = [process.communicate(timeout=PATIENCE) for process in both]
