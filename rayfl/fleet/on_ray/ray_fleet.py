@@ -212,11 +212,12 @@ class RayFleet(BaseFleet):
 
     def reduce(self, mean: Mean) -> Ref:
         while True:
-            parts = self._locate(mean.weights, mean.maps)
+            early = self._match_expectation(mean)
+            # Sums that are here already outlive the actors that made them.
+            parts = self._locate(mean.weights, mean.maps) if early is None else {}
             try:
                 with self.clock.running("reduce"):
                     pages = self._find_pages(mean) if mean.nbytes >= LEAST_BYTES else {}
-                    early = self._match_expectation(mean)
                     handle = self.reduction.run(PlacedMean(mean, parts, early, pages))
                     return Ref(handle, nbytes=mean.nbytes)
             except PlaceDied:
