@@ -339,6 +339,24 @@ def test_a_second_signal_does_not_wait_for_trials(book: Book) -> None:
         ask_twice()
 
 
+def test_nothing_disturbs_the_way_out(book: Book) -> None:
+    """While Ray disconnects, SIGTERM is nobody's: the timer must not fire then."""
+    heard: list[int] = []
+
+    def leave() -> None:
+        with stop_by_signals(book) as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                stop.heed()
+            finally:
+                signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+                time.sleep(0.5)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        leave()
+    assert heard == []
+
+
 def test_other_people_s_alarm_is_theirs(book: Book) -> None:
     """pytest-timeout's, say, or one of the program that a sweep is a part of."""
     heard: list[int] = []
