@@ -33,6 +33,13 @@ class Passes:
     """Passed forward with gradients since the last step."""
     counting: bool = True
 
+    def add_forward(self, samples: int) -> None:
+        """So many went forward."""
+        if self.counting:
+            self.forward += samples
+            if torch.is_grad_enabled():
+                self.open += samples
+
     def take(self) -> tuple[int, int]:
         taken = (self.forward, self.backward)
         self.forward = self.backward = 0
@@ -123,7 +130,20 @@ class Learner:
         if self.training.compile != "never":
             # In place: parameters keep their names, and methods the module that they know.
             made.net.compile(mode=self.training.compile)
+            self._count_compiled_calls(made.net)
         return made
+
+    def _count_compiled_calls(self, net: nn.Module) -> None:
+        """Have the calls of a compiled network counted from outside: a count would cut its graph in
+        two."""
+        compiled = cast(Callable[..., Any], net._compiled_call_impl)
+        times = len(find_entrances(net))
+
+        def call(*inputs: Any, **named: Any) -> Any:
+            self.passes.add_forward(times * len(inputs[0]))
+            return compiled(*inputs, **named)
+
+        net._compiled_call_impl = call
 
     def count_passes(self, net: nn.Module) -> None:
         """Have a network count the samples that pass through it, for the books of the run.
@@ -136,18 +156,11 @@ class Learner:
         passes = self.passes
 
         def count(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if passes.counting:
-                passes.forward += len(inputs[0])
-                if torch.is_grad_enabled():
-                    passes.open += len(inputs[0])
+            if not torch.compiler.is_compiling():
+                passes.add_forward(len(inputs[0]))
 
-        hook = count
-        if self.training.compile != "never":
-            # A count is no part of what is compiled. Not asked for otherwise: it imports the
-            # compiler, which takes seconds.
-            hook = torch.compiler.disable(count)  # type: ignore[no-untyped-call]
         for entrance in find_entrances(net):
-            entrance.register_forward_pre_hook(hook)
+            entrance.register_forward_pre_hook(count)
 
     def first_weights(self, i: int = 0) -> Vector:
         """First weights number `i` of the method's network: the same bits at every place.

@@ -34,8 +34,12 @@ def trained(
     place.image = IMAGE
     visited = client(24, place)
     local = train(visited, start(build))
+    answers = outputs(place, local, visited.x)
     assert (counters["stats"]["unique_graphs"] > 0) == (compile != "never")
-    return local, compute_outputs(place, local, visited.x)
+    # What counts passes cuts no graph in two, and counts as without.
+    assert not counters["graph_break"]
+    assert place.passes.take() == (3 * 24, 2 * 24)
+    return local, answers
 
 
 @pytest.mark.parametrize(("build", "kernels"), [(conv_net, "whole"), (shrinking_net, "reached")])

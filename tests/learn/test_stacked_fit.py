@@ -295,8 +295,9 @@ def test_steps_that_one_client_takes_more_do_not_touch_the_others() -> None:
     assert_close(alone, together)
 
 
-def test_samples_are_counted_for_each_client() -> None:
-    alone, together, places = both(mlp, batch_size=6, epochs=2, drop_last=True)
+@pytest.mark.parametrize("build", [mlp, group_norm_net], ids=["by hand", "vmap"])
+def test_samples_are_counted_for_each_client(build: Build) -> None:
+    alone, together, places = both(build, batch_size=6, epochs=2, drop_last=True)
     assert [found.samples for found in together] == [24, 0, 72, 0, 24]
     assert [found.steps for found in together] == [4, 0, 12, 0, 4]
     assert places[0].passes.take() == (120, 120)
