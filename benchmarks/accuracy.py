@@ -26,7 +26,7 @@ from rayfl.config.schema import Config, load_config
 from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.run.experiment import run as run_experiment
 from rayfl.run.progress import progress_for
-from rayfl.run.store import Record, is_alike
+from rayfl.run.store import Record, find_record
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST = 10
@@ -95,11 +95,11 @@ def measure(experiment: Experiment, output: Path, run_missing: bool) -> dict[str
         measured = table[cell.title] = Measured()
         for seed in experiment.seeds:
             config = settings(cell, seed, output)
-            found = is_alike(config.output, config)
+            found = find_record(config.output, config)
             if found is None and run_missing:
                 click.echo(f"\n{experiment.key}: {cell.title}, seed {seed}")
                 run_experiment(config, progress=progress_for(config.training.rounds, quiet=False))
-                found = is_alike(config.output, config)
+                found = find_record(config.output, config)
             if found is not None:
                 take(measured, found, experiment, cell, seed)
     return table

@@ -135,12 +135,12 @@ def driven(
     from rayfl.fleet.on_ray.coordinator import fit_placement
     from rayfl.fleet.on_ray.hiring import Hiring
     from rayfl.fleet.on_ray.ray_fleet import RayFleet
-    from rayfl.run.assembly import holdings_of, spec_of
+    from rayfl.run.assembly import build_holdings, build_spec
 
     config = validate_config(configuration)
     dataset, scenario = open_federation(config, 0)
-    holdings = holdings_of(config, dataset, scenario)
-    spec = spec_of(config, dataset, scenario, "cpu")
+    holdings = build_holdings(config, dataset, scenario)
+    spec = build_spec(config, dataset, scenario, "cpu")
     placement = replace(
         fit_placement(1, 1, 0, "cpu", spec.cohort),
         actors=actors,

@@ -264,7 +264,7 @@ add_registry_commands()
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; every failure that a person can mend is one message and an exit code."""
-    from rayfl.run.signals import Interrupted, stoppable
+    from rayfl.run.signals import Interrupted, stop_on_signals
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # Modules of the user's own are found in the working directory, too; not only beside the
@@ -272,7 +272,7 @@ def main(arguments: list[str] | None = None) -> Any:
     sys.path.insert(0, os.getcwd())
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        with stoppable():
+        with stop_on_signals():
             return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
     except RayflError as error:
         if "--debug" in words:

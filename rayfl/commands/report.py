@@ -77,14 +77,14 @@ def _say(what: str, text: str) -> None:
 
 def _parse_figures(words: str | None) -> list[str]:
     """The names in `--figures`, all of them known."""
-    from rayfl.errors import ConfigError, broken, nearest
+    from rayfl.errors import ConfigError, broken, suggest_nearest
     from rayfl.study.schema import FIGURES
 
     names = [name.strip() for name in words.split(",")] if words else []
     for name in names:
         if name not in FIGURES:
             rule = f"--figures names some of {', '.join(FIGURES)}"
-            raise ConfigError(broken(rule, name, nearest(name, FIGURES)))
+            raise ConfigError(broken(rule, name, suggest_nearest(name, FIGURES)))
     return names
 
 

@@ -41,7 +41,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """
     settings = read_file(find_config(path))
     for override in overrides:
-        settings = override_setting(settings, override)
+        settings = apply_override(settings, override)
     return settings
 
 
@@ -115,7 +115,7 @@ def _are_alike(below: Any, above: Any) -> TypeGuard[Mapping[str, Any]]:
     return bool(above.get("name", name) == name)
 
 
-def override_setting(settings: Mapping[str, Any], override: str) -> dict[str, Any]:
+def apply_override(settings: Mapping[str, Any], override: str) -> dict[str, Any]:
     """`a.b=value` put into the settings; the value is read as YAML."""
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")

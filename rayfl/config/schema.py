@@ -22,7 +22,7 @@ from rayfl.component import (
     slot,
     without_neutral,
 )
-from rayfl.config.explain import explain_refusals
+from rayfl.config.explain import explain_errors
 from rayfl.config.files import (
     read_config,
 )
@@ -190,6 +190,6 @@ def validate_config(settings: Mapping[str, Any], where: str = "configuration") -
     try:
         return Config(**settings)
     except ValidationError as error:
-        raise ConfigError(explain_refusals(error, Config, settings, where)) from None
+        raise ConfigError(explain_errors(error, Config, settings, where)) from None
     except TypeError as error:
         raise ConfigError(f"{where}: keys are text; {error}") from None

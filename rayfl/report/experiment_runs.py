@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.config.secrets import mask_secrets
-from rayfl.errors import ConfigError, StorageError, broken, nearest
+from rayfl.errors import ConfigError, StorageError, broken, suggest_nearest
 from rayfl.run.store import LAST, Record, read_record
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, TableLayout
@@ -120,7 +120,7 @@ def _find_experiment(client: MlflowClient, name: str, uri: str) -> Experiment:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         known = [each.name for each in client.search_experiments()]
-        remedy = nearest(name, known) or f"There are: {', '.join(known)}"
+        remedy = suggest_nearest(name, known) or f"There are: {', '.join(known)}"
         raise ConfigError(broken(f"{mask_secrets(uri)} has the experiment", name, remedy))
     return experiment
 

@@ -97,7 +97,7 @@ class LearnerRecipe:
         return Learner(self.network, config.training, self.normalisation, self.device, batch, shape)
 
 
-def spec_of(config: Config, dataset: Dataset, scenario: Scenario, device: str) -> Spec:
+def build_spec(config: Config, dataset: Dataset, scenario: Scenario, device: str) -> Spec:
     """What every place of the fleet needs to know."""
     network = NetworkRecipe(config, dataset.shape, len(scenario.classes))
     return Spec(
@@ -139,19 +139,19 @@ def measure_moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[
     return mean, np.sqrt(np.maximum(variance, 0))
 
 
-def seen_by(method: Algorithm, scenario: Scenario) -> Scenario:
+def narrow_scenario(method: Algorithm, scenario: Scenario) -> Scenario:
     """The scenario with the labels that the method's clients are to get."""
     if method.labels == "given":
         return scenario
     return scenario.correct_only() if method.labels == "clean" else scenario.truly_labelled()
 
 
-def holdings_of(config: Config, dataset: Dataset, scenario: Scenario) -> Holdings:
+def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Holdings:
     """The arrays that lie on every node. True labels are not among them, nor labels that the method
     may not see."""
     order, starts = scenario.by_owner
     first = -int(min(Role))
-    sets, rows_of = {"test": test_set(dataset, scenario)}, {"test": scenario.test}
+    sets, rows_of = {"test": take_test_set(dataset, scenario)}, {"test": scenario.test}
     if config.method.encoders():
         sets["train"], rows_of["train"] = Shard(dataset.train.x, None), None
     for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED):
@@ -181,7 +181,7 @@ def hash_rows(rows: NDArray[np.int64]) -> str:
     return hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()[:16]
 
 
-def test_set(dataset: Dataset, scenario: Scenario) -> Shard:
+def take_test_set(dataset: Dataset, scenario: Scenario) -> Shard:
     """The test images that the scenario keeps, with their clean labels (for the evaluation
     only)."""
     if scenario.test is None:

@@ -14,7 +14,7 @@ from runpy import run_path
 import numpy as np
 
 
-def list_versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """The libraries whose kernels decide bits."""
     # torch's own word, which names its build; to import torch for it would take a second and 250
     # MB.

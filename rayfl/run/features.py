@@ -21,9 +21,9 @@ PARTS_AT_ONCE = 8
 Say = Callable[[str], object]
 
 
-def hash_encoder_at_place(client: Client, *, spec: Any, shape: tuple[int, int, int]) -> Out:
+def fingerprint_encoder(client: Client, *, spec: Any, shape: tuple[int, int, int]) -> Out:
     """What an encoder's features depend on, hashed."""
-    return Out({"fingerprint": keep_encoder_at_place(client, spec, shape).fingerprint()})
+    return Out({"fingerprint": get_encoder(client, spec, shape).fingerprint()})
 
 
 def encode_part(
@@ -35,10 +35,10 @@ def encode_part(
     rows: NDArray[np.int64],
 ) -> Out:
     """The features of some rows of a named set."""
-    return Out(update=keep_encoder_at_place(client, spec, shape).encode(images.x[rows]).ravel())
+    return Out(update=get_encoder(client, spec, shape).encode(images.x[rows]).ravel())
 
 
-def keep_encoder_at_place(client: Client, spec: Any, shape: tuple[int, int, int]) -> Any:
+def get_encoder(client: Client, spec: Any, shape: tuple[int, int, int]) -> Any:
     """The actor's own copy of an encoder, made on first use."""
     from rayfl.models.encoders.base import build_encoder
 
@@ -60,9 +60,7 @@ def share_features(
     store = FeatureStore(root)
     for name, spec in method.encoders().items():
         print_ = str(
-            fleet.map(hash_encoder_at_place, [SERVER], spec=spec, shape=shape)[SERVER][
-                "fingerprint"
-            ]
+            fleet.map(fingerprint_encoder, [SERVER], spec=spec, shape=shape)[SERVER]["fingerprint"]
         )
         features = {}
         for held in sorted(set(fleet.sets) - {"test"}):

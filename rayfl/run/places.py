@@ -13,7 +13,7 @@ from rayfl.federation.scenario import Scenario
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.on_ray.connection import connect_ray
-from rayfl.run.assembly import spec_of
+from rayfl.run.assembly import build_spec
 from rayfl.run.engine import Engine, Outcome
 from rayfl.run.signals import Stop
 
@@ -60,7 +60,7 @@ class InThisProcess:
     def take_in(
         self, dataset: Dataset, scenario: Scenario, holdings: Holdings
     ) -> Mapping[str, str]:
-        self.fleet = InlineFleet(spec_of(self.config, dataset, scenario, "cpu"), holdings)
+        self.fleet = InlineFleet(build_spec(self.config, dataset, scenario, "cpu"), holdings)
         return {}
 
     def run(self, engine: Engine, emit: Emit) -> Outcome:
@@ -85,7 +85,7 @@ class OnRay:
 
         placement = self._placement(dataset, scenario, holdings)
         device = "cuda" if placement.cuda else "cpu"
-        spec = spec_of(self.config, dataset, scenario, device)
+        spec = build_spec(self.config, dataset, scenario, device)
         # From here on the arrays lie in the object store.
         self.hiring = store_for_hiring(spec, holdings, placement)
         return {"cluster": describe_cluster(), "actors": str(placement.actors)}
@@ -104,7 +104,7 @@ class OnRay:
         config, wanted = self.config, self.config.resources
 
         def measure_share() -> float:
-            spec = spec_of(config, dataset, scenario, "cuda")
+            spec = build_spec(config, dataset, scenario, "cuda")
             return measure_gpu_share(spec, holdings, wanted.cpus_per_client)
 
         return fit_placement(

@@ -84,19 +84,19 @@ class Record:
 Derived = Callable[[Mapping[str, float], Record], float]
 
 
-def divide_scores(value: float, *units: float) -> float:
+def divide_or_nan(value: float, *units: float) -> float:
     """A value in some unit; nan where the unit is unknown or zero."""
     unit = math.prod(units)
     return value / unit if unit else math.nan
 
 
-def sent_megabytes(*ways: str) -> Derived:
+def count_models(*ways: str) -> Derived:
     """Models (of four bytes a parameter) that a participant was sent, or sent, in a round."""
 
     def models(entry: Mapping[str, float], record: Record) -> float:
         megabytes = sum(entry.get(f"cost/{way}_mb", math.nan) for way in ways)
         units = (4 * record.facts.get("parameters", 0), entry.get("clients/participants", 0))
-        return divide_scores(megabytes * 1e6, *units)
+        return divide_or_nan(megabytes * 1e6, *units)
 
     return models
 
@@ -106,7 +106,7 @@ def count_passes(*directions: str) -> Derived:
 
     def made(entry: Mapping[str, float], record: Record) -> float:
         samples = sum(entry.get(f"cost/{direction}", math.nan) for direction in directions)
-        return divide_scores(
+        return divide_or_nan(
             samples,
             record.facts.get("mean_client_samples", 0),
             entry.get("clients/participants", 0),
@@ -119,13 +119,13 @@ def seconds_a_pass(entry: Mapping[str, float], record: Record) -> float:
     """Seconds of training for one epoch over as many images as all clients hold together; of one
     actor, if the run has one."""
     held = record.facts.get("mean_client_samples", 0) * record.config["clients"]
-    return divide_scores(entry.get("time/train_s", math.nan) * held, entry.get("cost/backward", 0))
+    return divide_or_nan(entry.get("time/train_s", math.nan) * held, entry.get("cost/backward", 0))
 
 
 DERIVED: Mapping[str, Derived] = {
-    "cost/down_models": sent_megabytes("down"),
-    "cost/up_models": sent_megabytes("up"),
-    "cost/models": sent_megabytes("down", "up"),
+    "cost/down_models": count_models("down"),
+    "cost/up_models": count_models("up"),
+    "cost/models": count_models("down", "up"),
     "cost/forward_passes": count_passes("forward"),
     "cost/backward_passes": count_passes("backward"),
     "cost/passes": count_passes("forward", "backward"),
@@ -138,7 +138,7 @@ run's facts."""
 # -- finding runs ----------------------------------------------------------------------------------
 
 
-def read_records(output: Path) -> Iterator[Record]:
+def list_records(output: Path) -> Iterator[Record]:
     """The finished runs below an output folder, oldest first."""
     for path in sorted(output.glob("runs/*/result.json")):
         found = read_record(path.parent)
@@ -164,7 +164,7 @@ def read_record(directory: Path) -> Record | None:
         return None
 
 
-def is_alike(output: Path, config: Config, scenario: str | None = None) -> Record | None:
+def find_record(output: Path, config: Config, scenario: str | None = None) -> Record | None:
     """The newest finished run with this configuration, as many rounds and, if given, this
     scenario."""
     return Shelf(output).find(config, scenario)
@@ -176,7 +176,7 @@ class Shelf:
     def __init__(self, output: Path) -> None:
         self.output = output
         self.runs: dict[tuple[str, int], list[Record]] = {}
-        for record in read_records(output):
+        for record in list_records(output):
             self.add(record)
 
     def add(self, record: Record) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rayfl.config.explain import explain_refusals
-from rayfl.config.files import merge_settings, override_setting, parse_file
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.config.explain import explain_errors
+from rayfl.config.files import apply_override, merge_settings, parse_file
+from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, apply_changes, is_meant
 
 Only = Mapping[str, Sequence[str]]
@@ -100,7 +100,7 @@ def load_study(path: Path) -> Study:
     try:
         return Study(**settings)
     except ValidationError as error:
-        raise ConfigError(explain_refusals(error, Study, settings, str(path))) from None
+        raise ConfigError(explain_errors(error, Study, settings, str(path))) from None
     except TypeError as error:
         raise ConfigError(f"{path}: keys are text; {error}") from None
 
@@ -203,7 +203,7 @@ def parse_filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
             raise ConfigError(broken(rule, f"'{word}'"))
         if axis not in study.axes:
             rule = f"a filter names an axis ({', '.join(study.axes)})"
-            raise ConfigError(broken(rule, axis, nearest(axis, study.axes)))
+            raise ConfigError(broken(rule, axis, suggest_nearest(axis, study.axes)))
         chosen = [find_choice(study, axis, name.strip()) for name in names.split(",")]
         only.setdefault(axis, []).extend(chosen)
     return only
@@ -220,12 +220,12 @@ def find_choice(study: Study, axis: str, written: str) -> str:
     if len(titled) == 1:
         return titled[0]
     rule = f"{axis} is one of {', '.join(choices)}"
-    raise ConfigError(broken(rule, written, nearest(written, choices)))
+    raise ConfigError(broken(rule, written, suggest_nearest(written, choices)))
 
 
 def apply_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Settings changed by `key=value` words."""
     result = dict(settings)
     for override in overrides:
-        result = override_setting(result, override)
+        result = apply_override(result, override)
     return result

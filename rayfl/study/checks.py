@@ -19,11 +19,11 @@ from rayfl.federation.split import Role
 from rayfl.protocol import Algorithm
 from rayfl.run.assembly import (
     NetworkRecipe,
-    holdings_of,
+    build_holdings,
+    build_spec,
+    narrow_scenario,
     normalisation_of,
     refuse_missing_sets,
-    seen_by,
-    spec_of,
 )
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ def _try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
     """Name the sets that the method needs, and let it check its federation, as a run does before
     its first round."""
     method = config.method
-    holdings = holdings_of(config, dataset, seen_by(method, scenario))
+    holdings = build_holdings(config, dataset, narrow_scenario(method, scenario))
     refuse_missing_sets(method, holdings)
     normalisation_of(config, dataset)
     # A fleet costs a network and copies: it is made only for methods that have something to check.
@@ -185,7 +185,7 @@ def _try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
         return
     from rayfl.fleet.inline import InlineFleet
 
-    fleet = InlineFleet(spec_of(config, dataset, scenario, "cpu"), holdings)
+    fleet = InlineFleet(build_spec(config, dataset, scenario, "cpu"), holdings)
     try:
         # The round before the first one.
         fleet.round = -1

@@ -22,10 +22,10 @@ from rayfl.run.experiment import (
     Interrupted,
     newest_unfinished,
     run as run_experiment,
-    stoppable,
     tracking_uri,
 )
 from rayfl.run.progress import Progress, Silent
+from rayfl.run.signals import stop_on_signals
 from rayfl.run.store import Record, Shelf
 from rayfl.study.cell_locks import CellLocks
 from rayfl.study.checks import ConfigTrials
@@ -67,7 +67,7 @@ def run_plan(
     if not todo:
         return ran
     # Between two runs a signal finds these handlers; within one, the run's own.
-    with stoppable(), _share_ray([run.config for run in todo], address):
+    with stop_on_signals(), _share_ray([run.config for run in todo], address):
         parent = StudyRun(plan, say)
         locks = CellLocks(plan.order.folder, partial(_find_run, ConfigTrials()))
         status = "FAILED"

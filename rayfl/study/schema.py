@@ -39,7 +39,7 @@ from typing_extensions import Self
 from rayfl.component import Count, NonNegative
 from rayfl.config.files import merge_settings, put_setting, read_file
 from rayfl.config.schema import Section, Seed
-from rayfl.errors import broken, nearest
+from rayfl.errors import broken, suggest_nearest
 
 FIGURES = (
     "curves",
@@ -184,7 +184,7 @@ class Study(Section):
         for axis in (*self.table.rows, *self.table.columns):
             if axis not in known:
                 rule = f"table names axes ({', '.join(known)})"
-                raise ValueError(broken(rule, axis, nearest(axis, known)))
+                raise ValueError(broken(rule, axis, suggest_nearest(axis, known)))
 
     def _check_parts(self) -> None:
         """What a computed choice stands on is run."""
@@ -194,7 +194,7 @@ class Study(Section):
                     if other in choices and not choices[other].parts:
                         continue
                     rule = f"axes.{axis}.{name} is computed from choices of {axis} that are run"
-                    raise ValueError(broken(rule, other, nearest(other, choices)))
+                    raise ValueError(broken(rule, other, suggest_nearest(other, choices)))
 
     def _check_combination(self, key: str, combination: Combination) -> None:
         rule = f"{key} name axes and their choices"
@@ -203,7 +203,9 @@ class Study(Section):
             for name in _list_names(names):
                 if name in choices:
                     continue
-                unknown = nearest(name, choices) if choices else nearest(axis, self.axes)
+                unknown = (
+                    suggest_nearest(name, choices) if choices else suggest_nearest(axis, self.axes)
+                )
                 raise ValueError(broken(rule, f"{axis}: {name}", unknown))
 
     @cached_property

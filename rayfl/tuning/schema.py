@@ -33,10 +33,10 @@ from pydantic import (
 from typing_extensions import Self
 
 from rayfl.component import Count, Fraction, Natural, Registry, component, show_value, slot
-from rayfl.config.explain import explain_refusals
-from rayfl.config.files import merge_settings, override_setting, parse_file, read_file
+from rayfl.config.explain import explain_errors
+from rayfl.config.files import apply_override, merge_settings, parse_file, read_file
 from rayfl.config.schema import Section, Seed
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.errors import ConfigError, broken, suggest_nearest
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
 NOT_SEARCHED = {
@@ -67,7 +67,7 @@ class Domain(Section):
         keys = list(written) if isinstance(written, Mapping) else []
         if len(keys) != 1 or keys[0] not in KINDS:
             hint = (
-                nearest(str(keys[0]), KINDS)
+                suggest_nearest(str(keys[0]), KINDS)
                 if len(keys) == 1
                 else "Write for instance {grid: [0.1, 0.01]}."
             )
@@ -306,7 +306,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """The sweep of a file with overrides of it."""
     settings = parse_file(path.expanduser().absolute())
     for override in overrides:
-        settings = override_setting(settings, override)
+        settings = apply_override(settings, override)
     return read_sweep(
         {"name": path.stem, **settings}, path.expanduser().absolute().parent, str(path)
     )
@@ -318,7 +318,7 @@ def read_sweep(settings: Mapping[str, Any], folder: Path, where: str = "sweep") 
     try:
         sweep = Sweep(**settings)
     except ValidationError as error:
-        raise ConfigError(explain_refusals(error, Sweep, settings, where)) from None
+        raise ConfigError(explain_errors(error, Sweep, settings, where)) from None
     except TypeError as error:
         raise ConfigError(f"{where}: keys are text; {error}") from None
     merged: dict[str, Any] = {}

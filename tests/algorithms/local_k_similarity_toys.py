@@ -16,7 +16,7 @@ from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.models.encoders.base import Sight, TorchEncoder
 from rayfl.models.network import Shape
-from rayfl.run.assembly import holdings_of, spec_of
+from rayfl.run.assembly import build_holdings, build_spec
 from rayfl.run.features import share_features
 from tests.algorithms.conformance import Row, toy_config
 
@@ -55,8 +55,8 @@ def fleet_of(config: Config, place: str = "inline") -> tuple[BaseFleet, str, Sha
     """The fleet of a configuration, with the hash of its dataset and the shape of its images."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     holdings, spec = (
-        holdings_of(config, dataset, scenario),
-        spec_of(config, dataset, scenario, "cpu"),
+        build_holdings(config, dataset, scenario),
+        build_spec(config, dataset, scenario, "cpu"),
     )
     shape, sha256 = dataset.shape, scenario.dataset.sha256
     if place == "inline":

@@ -12,7 +12,7 @@ from rayfl.algorithms.fedcr import FedCR, OnlineAndTarget
 from rayfl.config.schema import Config, load_config
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
-from rayfl.run.assembly import spec_of
+from rayfl.run.assembly import build_spec
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.fedcr_toy import BRIEF, ONE_ROUND, SMALL, TOY
 from tests.algorithms.fedcr_toys import (
@@ -122,7 +122,7 @@ def test_passes_of_a_client(more: dict[str, Any], forward: int) -> None:
 def sizes(config: Config) -> dict[str, int]:
     """How many floats theta, sigma and xi have in a toy run."""
     data = cast(Dataset, _Blobs())
-    learner = spec_of(config, data, cast(Scenario, _Blobs()), "cpu").make_learner()
+    learner = build_spec(config, data, cast(Scenario, _Blobs()), "cpu").make_learner()
     return {key: len(vector) for key, vector in dealt(cast(FedCR, config.method), learner).items()}
 
 

@@ -11,10 +11,10 @@ import pytest
 from rayfl.component import WIDEST, show_value
 from rayfl.config.explain import (
     SHOWN,
-    fields_of,
-    find_allowed,
     is_branch,
     known_keys,
+    list_fields,
+    phrase_rule,
 )
 from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError
@@ -180,7 +180,7 @@ def test_branches_of_unions_are_no_keys(part: object, branch: bool) -> None:
     ],
 )
 def test_rules_are_sentences(rule: str, sentence: str) -> None:
-    assert find_allowed(rule) == sentence
+    assert phrase_rule(rule) == sentence
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,4 @@ def test_known_keys_follow_the_settings_into_components(
 
 
 def test_plain_values_have_no_fields() -> None:
-    assert fields_of(int) == fields_of(None) == []
+    assert list_fields(int) == list_fields(None) == []

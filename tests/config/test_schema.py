@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rayfl.algorithms.fedavg import FedAvg
-from rayfl.config.files import merge_settings, override_setting
+from rayfl.config.files import apply_override, merge_settings
 from rayfl.config.schema import Config, load_config, validate_config
 from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError
@@ -67,7 +67,7 @@ def test_a_configuration_cannot_be_changed() -> None:
 def test_numbers_are_read_as_people_write_them(
     tmp_path: Path, text: str, value: float | str
 ) -> None:
-    found = override_setting({}, f"x={text}")["x"]
+    found = apply_override({}, f"x={text}")["x"]
     assert found == value
     assert type(found) is type(value)
 
@@ -202,7 +202,7 @@ def test_small_texts_that_expand_immensely_are_refused_shortly(tmp_path: Path) -
 def test_overrides_reach_any_key(overrides: list[str], found: Mapping[str, Any]) -> None:
     settings: dict[str, Any] = {"method": "fedprox"}
     for override in overrides:
-        settings = override_setting(settings, override)
+        settings = apply_override(settings, override)
     assert settings == {"method": "fedprox", **found}
 
 

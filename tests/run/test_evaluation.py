@@ -16,7 +16,7 @@ from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.learn.fit import compute_losses, compute_outputs
 from rayfl.protocol import ClientId, Report
-from rayfl.run.assembly import holdings_of, spec_of
+from rayfl.run.assembly import build_holdings, build_spec
 from rayfl.run.engine import Outcome
 from rayfl.run.evaluation import PART, Judge, Verdict, add_counts
 from tests.algorithms.conformance import Row, run_toy, toy_config
@@ -27,7 +27,7 @@ def judged(folder: Path, **more: Any) -> tuple[Judge, InlineFleet, Scenario]:
     config = toy_config(Row("toy", {"name": "tests.methods:Odd"}, config=more), folder)
     dataset, scenario = open_federation(config, 0)
     fleet = InlineFleet(
-        spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
+        build_spec(config, dataset, scenario, "cpu"), build_holdings(config, dataset, scenario)
     )
     return Judge(config, scenario, fleet), fleet, scenario
 
