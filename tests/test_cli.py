@@ -287,7 +287,12 @@ def test_sync_ui_and_doctor_look_where_runs_are_written(
     monkeypatch.setenv("RAYFL_OUTPUT", str(home / "elsewhere"))
     monkeypatch.setattr(os, "execv", lambda path, words: None)
     looked: list[Path] = []
-    monkeypatch.setattr("rayfl.commands.doctor.checks", lambda out, _: looked.append(out) or [])
+
+    def no_checks(output: Path, address: str | None) -> list[object]:
+        looked.append(output)
+        return []
+
+    monkeypatch.setattr("rayfl.commands.doctor.checks", no_checks)
     uri = f"sqlite:///{home / 'elsewhere' / 'mlflow.db'}"
     assert uri in invoked("ui")
     assert uri in invoked("sync")

@@ -116,7 +116,10 @@ def test_anything_else_is_refused(spec: Any) -> None:
 
 
 def test_an_unknown_name_comes_with_the_nearest_and_all_others() -> None:
-    match = r"unknown part 'weel'\. Did you mean 'wheel'\? Known: lost, square, wheel; or write an import path"
+    match = (
+        r"unknown part 'weel'\. Did you mean 'wheel'\? "
+        r"Known: lost, square, wheel; or write an import path"
+    )
     with pytest.raises(ConfigError, match=match):
         PARTS.find("weel")
 

@@ -20,7 +20,7 @@ from rayfl.federation.scenario import Scenario
 from rayfl.run.assembly import NetworkRecipe, filled_network
 from rayfl.run.directory import refuse_unwritable
 from rayfl.run.engine import Outcome
-from rayfl.run.environment import git_commit, machine, versions
+from rayfl.run.environment import describe_machine, git_commit, library_versions
 from rayfl.run.signals import Interrupted
 from rayfl.tracking.tracker import Tracker, default_uri
 from rayfl.version import __version__
@@ -70,8 +70,8 @@ def _describe_run(tracker: Tracker, config: Config, scenario: Scenario, director
         "rayfl": __version__,
         "git": git_commit(),
         "fleet": config.fleet,
-        **machine(),
-        **versions(),
+        **describe_machine(),
+        **library_versions(),
         **config.tracking.tags,
     }
     experiment = mask(config.tracking.experiment)
@@ -116,7 +116,7 @@ def conclude_run(
     tracker.artifact(directory / "arrays.npz")
     for path in _save_figures(directory / "figures", config, scenario, outcome):
         tracker.artifact(path, "figures")
-    with _optional("the model in MLflow's form"):
+    with _optional_output("the model in MLflow's form"):
         tracker.model(_save_model(directory / "model", recipe, outcome))
 
 
@@ -166,17 +166,17 @@ def _save_figures(folder: Path, config: Config, scenario: Scenario, outcome: Out
     method = config.name_of("method")
     title = f"{method} on {scenario.dataset.name}, seed {config.seed}"
     drawn: dict[str, Figure] = {}
-    with _optional("the figures of the scenario"):
+    with _optional_output("the figures of the scenario"):
         drawn |= figures(scenario)
-    with _optional("the figure learning_curve"):
+    with _optional_output("the figure learning_curve"):
         drawn["learning_curve"] = learning_curve(outcome.history, title)
     if outcome.verdict is not None:
-        with _optional("the figure confusion"):
+        with _optional_output("the figure confusion"):
             confusion = outcome.verdict.confusion
             drawn["confusion"] = confusion_figure(confusion, scenario.classes, title)
     for name, array in outcome.left.items():
         short = name.rpartition("/")[2]
-        with _optional(f"the figure {name}"):
+        with _optional_output(f"the figure {name}"):
             if not name.startswith("estimate/"):
                 drawn[name] = left_figure(name, array)
             elif scenario.realised is not None:
@@ -190,14 +190,14 @@ def _save_drawn(folder: Path, drawn: Mapping[str, Figure]) -> list[Path]:
     for name, figure in drawn.items():
         # A name that a method gave may look like a path.
         path = folder / f"{name.replace('/', '-')}.png"
-        with _optional(f"the figure {name}"):
+        with _optional_output(f"the figure {name}"):
             figure.savefig(path, dpi=DPI)
             paths.append(path)
     return sorted(paths)
 
 
 @contextmanager
-def _optional(what: str) -> Iterator[None]:
+def _optional_output(what: str) -> Iterator[None]:
     """The result stands: what is wrong with something to look at is said, and does not end the
     run."""
     try:

@@ -77,7 +77,7 @@ def normalisation_of(config: Config, dataset: Dataset) -> Normalisation:
     if wanted is None:
         return Normalisation()
     if wanted == "dataset":
-        mean, std = moments(dataset.train.x)
+        mean, std = measure_moments(dataset.train.x)
         return Normalisation(mean=tuple(mean), std=tuple(np.maximum(std, 1e-6)))
     channels = dataset.shape[2]
     for name in ("mean", "std"):
@@ -89,7 +89,7 @@ def normalisation_of(config: Config, dataset: Dataset) -> Normalisation:
     return wanted
 
 
-def moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def measure_moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Per-channel mean and standard deviation of pixels in [0, 1], from exact counts of the 256
     values."""
     values = np.arange(256) / 255
@@ -133,12 +133,12 @@ def holdings_of(config: Config, dataset: Dataset, scenario: Scenario) -> Holding
         sets=sets,
         client_labels=config.method.client_labels,
         fingerprints={
-            name: "all" if rows is None else rows_hash(rows) for name, rows in rows_of.items()
+            name: "all" if rows is None else hash_rows(rows) for name, rows in rows_of.items()
         },
     )
 
 
-def rows_hash(rows: NDArray[np.int64]) -> str:
+def hash_rows(rows: NDArray[np.int64]) -> str:
     return hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()[:16]
 
 

@@ -30,7 +30,7 @@ from rayfl.protocol import SERVER, Client, ClientId, NobodyLeft, Out, Ref, Repor
 from rayfl.run.assembly import seen_by
 from rayfl.run.checkpoint import CheckpointStore, Snapshot
 from rayfl.run.codec import Marked, check_state
-from rayfl.run.environment import versions
+from rayfl.run.environment import library_versions
 from rayfl.run.evaluation import Examination, Judge, Verdict
 from rayfl.run.features import share_features
 from rayfl.run.signals import Interrupted
@@ -123,7 +123,7 @@ class Engine:
             **meta,
             "digest": config.digest,
             "scenario": scenario.sha256,
-            "versions": {**versions(), "threads": str(threads)},
+            "versions": {**library_versions(), "threads": str(threads)},
         }
         self.reached: Reached | None = None
         # Made where the engine runs: it travels there before.

@@ -21,9 +21,9 @@ PARTS_AT_ONCE = 8
 Say = Callable[[str], object]
 
 
-def fingerprint(client: Client, *, spec: Any, shape: tuple[int, int, int]) -> Out:
+def fingerprint_encoder(client: Client, *, spec: Any, shape: tuple[int, int, int]) -> Out:
     """What an encoder's features depend on, hashed."""
-    return Out({"fingerprint": built(client, spec, shape).fingerprint()})
+    return Out({"fingerprint": get_encoder(client, spec, shape).fingerprint()})
 
 
 def encode_part(
@@ -35,10 +35,10 @@ def encode_part(
     rows: NDArray[np.int64],
 ) -> Out:
     """The features of some rows of a named set."""
-    return Out(update=built(client, spec, shape).encode(images.x[rows]).ravel())
+    return Out(update=get_encoder(client, spec, shape).encode(images.x[rows]).ravel())
 
 
-def built(client: Client, spec: Any, shape: tuple[int, int, int]) -> Any:
+def get_encoder(client: Client, spec: Any, shape: tuple[int, int, int]) -> Any:
     """The actor's own copy of an encoder, made on first use."""
     from rayfl.models.encoders.base import build_on
 
@@ -60,30 +60,30 @@ def share_features(
     store = FeatureStore(root)
     for name, spec in method.encoders().items():
         print_ = str(
-            fleet.map(fingerprint, [SERVER], spec=spec, shape=shape)[SERVER]["fingerprint"]
+            fleet.map(fingerprint_encoder, [SERVER], spec=spec, shape=shape)[SERVER]["fingerprint"]
         )
         features = {}
         for held in sorted(set(fleet.sets) - {"test"}):
             key = FeatureKey(dataset, print_, f"{held} {fleet.fingerprints[held]}")
             rows = fleet.owned if held == "train" else np.arange(fleet.sets[held])
             encode = partial(
-                encoded,
+                encode_rows,
                 fleet,
                 held,
                 spec,
                 shape,
-                partial(told, say, f"encoding {held} with {name}"),
+                partial(say_progress, say, f"encoding {held} with {name}"),
             )
-            features[held] = completed(store, key, rows, fleet.sets[held], encode)
+            features[held] = complete_features(store, key, rows, fleet.sets[held], encode)
         fleet.share_features(name, features)
     fleet.costs.take()
 
 
-def told(say: Say, what: str, done: str) -> None:
+def say_progress(say: Say, what: str, done: str) -> None:
     say(f"{what}: {done}")
 
 
-def completed(
+def complete_features(
     store: FeatureStore,
     key: FeatureKey,
     rows: NDArray[np.int64],
@@ -102,7 +102,7 @@ def completed(
     return whole
 
 
-def encoded(
+def encode_rows(
     fleet: BaseFleet,
     held: str,
     spec: Any,

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from rayfl.config.explain import SHOWN, WIDEST, allowed, fields_of, is_branch, known_keys, shown
+from rayfl.config.explain import (
+    SHOWN,
+    WIDEST,
+    is_branch,
+    known_keys,
+    list_fields,
+    phrase_rule,
+    shown,
+)
 from rayfl.config.schema import Config, validated
 from rayfl.errors import ConfigError
 
@@ -48,7 +56,8 @@ def message(settings: Mapping[str, Any]) -> list[str]:
         ({"tracking": {"tags": {"a": 1}}}, "tracking.tags.a: must be a valid string; got 1"),
         (
             {"training": {"fraction": 0.5, "clients_per_round": 3}},
-            "training: give fraction or clients_per_round, not both; got {'clients_per_round': 3, 'fraction': 0.5}",
+            "training: give fraction or clients_per_round, not both; "
+            "got {'clients_per_round': 3, 'fraction': 0.5}",
         ),
         (
             {"seed": 1 << 63},
@@ -172,7 +181,7 @@ def test_branches_of_unions_are_no_keys(part: object, branch: bool) -> None:
     ],
 )
 def test_rules_are_sentences(rule: str, sentence: str) -> None:
-    assert allowed(rule) == sentence
+    assert phrase_rule(rule) == sentence
 
 
 @pytest.mark.parametrize(
@@ -194,4 +203,4 @@ def test_known_keys_follow_the_settings_into_components(
 
 
 def test_plain_values_have_no_fields() -> None:
-    assert fields_of(int) == fields_of(None) == []
+    assert list_fields(int) == list_fields(None) == []

@@ -332,7 +332,7 @@ def test_many_keys_are_read_as_fast_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_numbers_of_immense_size_are_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="seed: must be less than .*; got int of immense size"):
+    with pytest.raises(ConfigError, match=r"seed: must be less than .*; got int of immense size"):
         validated({"seed": 1 << 500_000})
 
 

@@ -109,7 +109,8 @@ signal.signal(signal.SIGTERM, lambda number, _: print("caught", number, flush=Tr
 ours = [_read_action(number)[:8] for number in (signal.SIGTERM, signal.SIGINT)]
 
 def say(moment):
-    print(moment, [_read_action(n)[:8] for n in (signal.SIGTERM, signal.SIGINT)] == ours, flush=True)
+    now = [_read_action(number)[:8] for number in (signal.SIGTERM, signal.SIGINT)]
+    print(moment, now == ours, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 for early in (True, False):

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-METHOD = '''"""A method of the user's own, beside the configuration: slow enough to be stopped in the middle."""
+METHOD = '''"""A method of the user's own, beside the configuration: slow enough to be stopped."""
 
 import time
 

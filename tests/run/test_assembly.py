@@ -23,7 +23,7 @@ from rayfl.protocol import Algorithm
 from rayfl.run.assembly import (
     NetworkRecipe,
     holdings_of,
-    moments,
+    measure_moments,
     normalisation_of,
     refuse_missing_sets,
     seen_by,
@@ -180,7 +180,7 @@ def test_a_missing_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(50, 4, 4, 1), (7, 3, 5, 3)])
 def test_moments_are_those_of_the_pixels(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    mean, std = moments(x)
+    mean, std = measure_moments(x)
     pixels = x.reshape(-1, shape[3]) / 255
     np.testing.assert_allclose(mean, pixels.mean(axis=0))
     np.testing.assert_allclose(std, pixels.std(axis=0))
@@ -249,7 +249,8 @@ from rayfl.federation.scenario import open_federation
 
 method, model, output = sys.argv[1:]
 blobs = {"name": "blobs", "samples": 60, "test_samples": 20, "side": 28}
-config = validated({"data": blobs, "clients": 3, "method": method, "model": model, "output": output})
+settings = {"data": blobs, "clients": 3, "method": method, "model": model, "output": output}
+config = validated(settings)
 dataset, scenario = open_federation(config, 0)
 engine = Engine(config, scenario, output, {}, dataset.shape, Path(output))
 parts = engine, spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)

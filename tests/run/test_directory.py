@@ -18,7 +18,7 @@ from rayfl.config.schema import Config, validated
 from rayfl.errors import ConfigError
 from rayfl.locks import LockHeldError
 from rayfl.run.directory import claim_directory, lock_directory, read_digest, unfinished_runs
-from rayfl.run.store import read, records
+from rayfl.run.store import list_records, read
 
 HOLD = """
 import sys
@@ -152,4 +152,4 @@ def test_a_finished_run_whose_files_are_damaged_is_none(
     assert read(folder) is not None
     (folder / name).write_bytes(blob)
     assert read(folder) is None
-    assert list(records(config.output)) == []
+    assert list(list_records(config.output)) == []

@@ -25,7 +25,7 @@ from rayfl.run.engine import (
     find_changed,
     plain_metrics,
 )
-from rayfl.run.environment import versions
+from rayfl.run.environment import library_versions
 from tests.algorithms.conformance import Row, facts, run_toy, shortened, toy_config
 
 
@@ -277,7 +277,7 @@ def test_other_library_versions_are_a_warning(
     with caplog.at_level(logging.WARNING, "rayfl"):
         run_toy(odd(tmp_path))
     assert "library versions changed since the checkpoint: bits may differ" in caplog.text
-    assert set(versions()) == {"python", "numpy", "torch"}
+    assert set(library_versions()) == {"python", "numpy", "torch"}
 
 
 def tampered(folder: Path, change: Any) -> None:

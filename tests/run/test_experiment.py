@@ -23,7 +23,7 @@ from rayfl.errors import ConfigError, DataError, ResourceError
 from rayfl.federation.datasets.synthetic import Digits
 from rayfl.run.artifacts import flatten_settings
 from rayfl.run.directory import new_name, newest_unfinished
-from rayfl.run.environment import git_commit, machine
+from rayfl.run.environment import describe_machine, git_commit
 from rayfl.run.signals import Interrupted
 
 RAYFL = Path(sys.executable).with_name("rayfl")
@@ -411,6 +411,6 @@ def test_outside_a_repository_there_is_no_commit(home: Path) -> None:
 def test_the_machine_is_described_without_its_name() -> None:
     import platform
 
-    facts = machine()
+    facts = describe_machine()
     assert "cores" in facts["machine"]
     assert platform.node() not in str(facts)

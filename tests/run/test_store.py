@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rayfl.config.schema import Config
-from rayfl.run.store import DERIVED, Record, Shelf, alike, ratio, read, records
+from rayfl.run.store import DERIVED, Record, Shelf, alike, divide_or_nan, list_records, read
 
 METRICS = {
     "cost/down_mb": 12.0,
@@ -106,8 +106,8 @@ def test_a_derived_measure_without_its_facts_is_absent(tmp_path: Path, measure: 
 
 
 def test_ratios_have_a_unit() -> None:
-    assert ratio(6.0, 3.0, 2.0) == 1.0
-    assert math.isnan(ratio(6.0, 0.0))
+    assert divide_or_nan(6.0, 3.0, 2.0) == 1.0
+    assert math.isnan(divide_or_nan(6.0, 0.0))
 
 
 def test_arrays_are_those_that_were_left(record: Record) -> None:
@@ -127,7 +127,7 @@ def test_the_newest_alike_is_found(tmp_path: Path) -> None:
     written(tmp_path / "runs" / "20260102-b", config, scenario="t")
     written(tmp_path / "runs" / "20260103-c", config, values=(0.1,))
     written(tmp_path / "runs" / "20260104-d", Config(seed=1))
-    names = [found.directory.name for found in records(tmp_path)]
+    names = [found.directory.name for found in list_records(tmp_path)]
     assert names == ["20260101-a", "20260102-b", "20260103-c", "20260104-d"]
     shelf = Shelf(tmp_path)
     assert len(list(shelf)) == 4
