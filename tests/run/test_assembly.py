@@ -244,7 +244,8 @@ from pathlib import Path
 import rayfl.run.experiment, rayfl.fleet.on_ray.ray_fleet
 from rayfl.run.assembly import holdings_of, spec_of
 from rayfl.config.schema import validated
-from rayfl.run.engine import Engine, versions
+from rayfl.run.engine import Engine
+from rayfl.run.environment import library_versions
 from rayfl.federation.scenario import open_federation
 
 method, model, output = sys.argv[1:]
@@ -255,7 +256,7 @@ dataset, scenario = open_federation(config, 0)
 engine = Engine(config, scenario, output, {}, dataset.shape, Path(output))
 parts = engine, spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
 pickle.loads(pickle.dumps(parts))
-print([library for library in ("torch", "scipy") if library in sys.modules], versions()["torch"])
+print([library for library in ("torch", "scipy") if library in sys.modules], library_versions()["torch"])
 import torch
 print(torch.__version__)
 """
