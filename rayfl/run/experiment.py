@@ -174,6 +174,6 @@ __all__ = [
     "Stop",
     "newest_unfinished",
     "run",
-    "stoppable",
+    "stop_on_signals",
     "tracking_uri",
 ]

@@ -97,4 +97,4 @@ def stop_on_signals(stop: Stop | None = None) -> Iterator[Stop]:
                 signal.signal(number, handler)
 
 
-__all__ = ["Interrupted", "Stop", "stoppable"]
+__all__ = ["Interrupted", "Stop", "stop_on_signals"]

@@ -323,7 +323,7 @@ def test_a_spoilt_override_is_valid_or_refused_clearly(chunk: int) -> None:
     rng = random.Random(100 + chunk)
     for _ in range(150):
         key = ".".join(rng.choice(KEYS) for _ in range(rng.choice([1, 2, 2, 3])))
-        sign = rng.choice(["=", "=", "=", "", "=="])
-        override = f"{key}{sign}{rng.choice(NOISE + [repr(value) for value in ODD])}"
+        equals = rng.choice(["=", "=", "=", "", "=="])
+        override = f"{key}{equals}{rng.choice(NOISE + [repr(value) for value in ODD])}"
         said = verdict(CONFIGS / "quickstart.yaml", override)
         assert said == "valid" or 10 < len(said) < LONGEST, override

@@ -254,9 +254,11 @@ settings = {"data": blobs, "clients": 3, "method": method, "model": model, "outp
 config = validate_config(settings)
 dataset, scenario = open_federation(config, 0)
 engine = Engine(config, scenario, output, {}, dataset.shape, Path(output))
-parts = engine, build_spec(config, dataset, scenario, "cpu"), build_holdings(config, dataset, scenario)
+spec = build_spec(config, dataset, scenario, "cpu")
+parts = engine, spec, build_holdings(config, dataset, scenario)
 pickle.loads(pickle.dumps(parts))
-print([library for library in ("torch", "scipy") if library in sys.modules], library_versions()["torch"])
+loaded = [library for library in ("torch", "scipy") if library in sys.modules]
+print(loaded, library_versions()["torch"])
 import torch
 print(torch.__version__)
 """
