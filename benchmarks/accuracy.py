@@ -23,10 +23,10 @@ import click
 import numpy as np
 
 from rayfl.config.schema import Config, load_config
-from rayfl.fleet.on_ray.connection import connected
+from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.run.experiment import run as run_experiment
 from rayfl.run.progress import progress_for
-from rayfl.run.store import Record, alike
+from rayfl.run.store import Record, find_record
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST = 10
@@ -95,11 +95,11 @@ def measure(experiment: Experiment, output: Path, run_missing: bool) -> dict[str
         measured = table[cell.title] = Measured()
         for seed in experiment.seeds:
             config = settings(cell, seed, output)
-            found = alike(config.output, config)
+            found = find_record(config.output, config)
             if found is None and run_missing:
                 click.echo(f"\n{experiment.key}: {cell.title}, seed {seed}")
                 run_experiment(config, progress=progress_for(config.training.rounds, quiet=False))
-                found = alike(config.output, config)
+                found = find_record(config.output, config)
             if found is not None:
                 take(measured, found, experiment, cell, seed)
     return table
@@ -193,7 +193,7 @@ def main(only: tuple[str, ...], write: bool, output: Path) -> None:
     chosen = [experiment for experiment in experiments() if not only or experiment.key in only]
     os.chdir(ROOT)
     if not write:
-        with connected(None):
+        with connect_ray(None):
             for experiment in chosen:
                 measure(experiment, output.absolute(), run_missing=True)
     lines = preamble()

@@ -14,9 +14,9 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.estimate import cluster_by_linkage, similarity_matrix, spectra
+from rayfl.estimate import cluster_by_linkage, decompose_features, similarity_matrix
 from rayfl.federation.dataset import Dataset
-from rayfl.federation.datasets import DATASETS, data_root
+from rayfl.federation.datasets import DATASETS, find_data_root
 from rayfl.models import ENCODERS
 
 Floats = NDArray[np.float64]
@@ -50,13 +50,15 @@ def main() -> None:
         parser.error(
             f"--images lies in [1, 10000], so that no user shares an image; got {given.images}"
         )
-    dataset = DATASETS.build("cifar10").load(data_root())
+    dataset = DATASETS.build("cifar10").load(find_data_root())
     print(f"CIFAR-10 sha256 {dataset.sha256}\nseed {given.seed}, {given.images} images a user\n")
     users = drawn(dataset, given.images, np.random.default_rng(given.seed))
     print_matrix("printed (Table II)", PRINTED)
     for title, encoder in FEATURES.items():
         encode = ENCODERS.build(encoder).build(dataset.shape).encode
-        found = spectra([encode(dataset.train.x[rows]) for rows in users], keep=max(RANKS))
+        found = decompose_features(
+            [encode(dataset.train.x[rows]) for rows in users], keep=max(RANKS)
+        )
         for q in RANKS:
             print_matrix(f"{title}, q = {q}", similarity_matrix(found, q))
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.config.schema import load_config
-from rayfl.federation.datasets import data_root
+from rayfl.federation.datasets import find_data_root
 from rayfl.federation.scenario import open_federation
 from rayfl.models import ENCODERS
 from rayfl.models.feature_store import FeatureKey, FeatureStore
@@ -32,7 +32,7 @@ SPECS = {
 def main() -> None:
     config = load_config(CONFIG)
     dataset, scenario = open_federation(config, config.seeds_for("data"))
-    store = FeatureStore((config.data_root or data_root()) / "features")
+    store = FeatureStore((config.data_root or find_data_root()) / "features")
     for title, spec in SPECS.items():
         encoder = ENCODERS.build(spec).build(dataset.shape)
         features = store.get(FeatureKey(dataset.sha256, encoder.fingerprint(), "train all"))

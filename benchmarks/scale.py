@@ -25,7 +25,7 @@ import click
 import numpy as np
 from scale_costs import KEPT, STATES, Costs, measured, measured_costs
 
-from rayfl.fleet.on_ray.placement import ACTORS_A_KEEPER, Plan, keepers_for
+from rayfl.fleet.on_ray.placement import ACTORS_A_KEEPER, HandOutPlan, count_keepers
 
 ROOT = Path(__file__).resolve().parent.parent
 # A partial sum by sample counts holds a float64 a parameter, and next to nothing more.
@@ -101,14 +101,16 @@ def train(
 ) -> tuple[float, float, int]:
     """When the last report is in, the seconds that actors were busy, and how many calls were
     made."""
-    plan: Plan[int] = Plan(range(len(work.seconds)), work.seconds.__getitem__, cluster.actors)
+    plan: HandOutPlan[int] = HandOutPlan(
+        range(len(work.seconds)), work.seconds.__getitem__, cluster.actors
+    )
     coordinator = start
     answers: list[tuple[float, int]] = []
     busy = 0.0
     calls = 0
     idle = cluster.actors
     half = costs.client[work.state] / 2  # a client is sent off, and taken in
-    keepers = [start] * max(keepers_for("auto", cluster.actors), 1)
+    keepers = [start] * max(count_keepers("auto", cluster.actors), 1)
 
     def hand_out() -> None:
         nonlocal coordinator, busy, calls, idle
@@ -322,10 +324,10 @@ def bottleneck(costs: Costs) -> str:
         "For this many actors the coordinator works as long as each of them does, by what state "
         "clients leave (40 bytes, 400 KB) and whether there are keepers (`resources.keepers`; by "
         f"itself one for {ACTORS_A_KEEPER} actors where there are more). The last column is the "
-        "same for a keeper: so many actors whose clients leave large states occupy it wholly. Where "
-        f"that is below {ACTORS_A_KEEPER}, keepers are the bottleneck, and more of them help. Where an "
-        "actor's share of a round is milliseconds, Ray's calls decide; such rounds want fewer "
-        "actors, and `training.stack`.\n\n"
+        "same for a keeper: so many actors whose clients leave large states occupy it wholly. "
+        f"Where that is below {ACTORS_A_KEEPER}, keepers are the bottleneck, and more of them "
+        "help. Where an actor's share of a round is milliseconds, Ray's calls decide; such rounds "
+        "want fewer actors, and `training.stack`.\n\n"
         + table([*head, *(f"state: {kind}" for kind in costs.client), "actors a keeper"], rows)
     )
 

@@ -97,9 +97,9 @@ class Measured:
 
 def measured(actors: int, rounds: int, cohort: int) -> Measured:
     """Run for real and note what each client took."""
-    from rayfl.fleet.on_ray.connection import connected
+    from rayfl.fleet.on_ray.connection import connect_ray
 
-    with tempfile.TemporaryDirectory() as output, connected(None):
+    with tempfile.TemporaryDirectory() as output, connect_ray(None):
         return watched(settings(actors, output, rounds, cohort), actors, rounds)
 
 
@@ -130,19 +130,19 @@ def driven(
     """A fleet without a coordinator around it, and its configuration."""
     import ray
 
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
     from rayfl.federation.scenario import open_federation
-    from rayfl.fleet.on_ray.coordinator import placed
+    from rayfl.fleet.on_ray.coordinator import fit_placement
     from rayfl.fleet.on_ray.hiring import Hiring
     from rayfl.fleet.on_ray.ray_fleet import RayFleet
-    from rayfl.run.assembly import holdings_of, spec_of
+    from rayfl.run.assembly import build_holdings, build_spec
 
-    config = validated(configuration)
+    config = validate_config(configuration)
     dataset, scenario = open_federation(config, 0)
-    holdings = holdings_of(config, dataset, scenario)
-    spec = spec_of(config, dataset, scenario, "cpu")
+    holdings = build_holdings(config, dataset, scenario)
+    spec = build_spec(config, dataset, scenario, "cpu")
     placement = replace(
-        placed(1, 1, 0, "cpu", spec.cohort),
+        fit_placement(1, 1, 0, "cpu", spec.cohort),
         actors=actors,
         cpus=cpus,
         keepers=keepers,
@@ -181,10 +181,10 @@ def measured_costs() -> Costs:
     """What calls and clients cost those who do one thing at a time, from rounds whose actors answer
     at once; over Ray's calls or through keepers, but never by standing lines, which only actors on
     the coordinator's node have."""
-    from rayfl.fleet.on_ray.connection import connected
+    from rayfl.fleet.on_ray.connection import connect_ray
 
     spent: dict[tuple[int, int, str], Spent] = {}
-    with tempfile.TemporaryDirectory() as output, connected(None):
+    with tempfile.TemporaryDirectory() as output, connect_ray(None):
         for way in ("", KEPT):
             for actors in (1, ACTORS):
                 with settled_fleet(output, actors, keepers=len(way) and 1) as fleet:

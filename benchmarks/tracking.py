@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 from rayfl.config.schema import load_config
-from rayfl.fleet.on_ray.connection import connected
+from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.run.experiment import run
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "configs" / "quickstart.yaml"
@@ -43,7 +43,7 @@ def main(pairs: int, rounds: int) -> None:
         True: [],
         False: [],
     }
-    with tempfile.TemporaryDirectory() as folder, connected(None):
+    with tempfile.TemporaryDirectory() as folder, connect_ray(None):
         for _ in range(pairs):
             for tracked in (True, False):
                 seconds[tracked].append(round_seconds(rounds, tracked, Path(folder)))

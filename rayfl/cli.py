@@ -25,18 +25,18 @@ GROUPS = {
         "rayfl.commands.check:check",
         "Check a method of your own: the same bits everywhere, and that it learns.",
     ),
-    "data": ("rayfl.commands.data:data", "Fetch datasets and look at them."),
+    "data": ("rayfl.commands.data:dataset_commands", "Fetch datasets and look at them."),
     "scenario": (
-        "rayfl.commands.scenario:scenario",
+        "rayfl.commands.scenario:scenario_commands",
         "Build, inspect and re-use who owns what with which label.",
     ),
-    "sweep": ("rayfl.commands.sweep:sweep", "Search hyper-parameters with Ray Tune."),
+    "sweep": ("rayfl.commands.sweep:sweep_command", "Search hyper-parameters with Ray Tune."),
     "study": (
-        "rayfl.commands.study:study",
+        "rayfl.commands.study:study_command",
         "Run a table or figure of a paper, and put ours beside the printed one.",
     ),
     "report": (
-        "rayfl.commands.report:report",
+        "rayfl.commands.report:report_command",
         "Tables, figures and a page of a study or an MLflow experiment.",
     ),
 }
@@ -122,16 +122,16 @@ def run(
 ) -> None:
     """Run CONFIG."""
     from rayfl.config.files import read_config
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
     from rayfl.fleet.host import spare_imports
-    from rayfl.fleet.on_ray.connection import ahead
+    from rayfl.fleet.on_ray.connection import connect_ahead
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.progress import progress_for
 
     plain = read_config(config, overrides)
-    with ahead(plain, address):
+    with connect_ahead(plain, address):
         with spare_imports():
-            settings = validated(plain, str(config))
+            settings = validate_config(plain, str(config))
         progress = progress_for(settings.training.rounds, quiet)
         result = run_experiment(settings, resume=resume, address=address, progress=progress)
     for name, value in _final_metrics(result.metrics):
@@ -165,7 +165,7 @@ def _final_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
 @click.option("--quiet", is_flag=True, help="No progress, only the table.")
 def quickstart(config: Path, overrides: tuple[str, ...], quiet: bool) -> None:
     """Run federated averaging with noisy and with clean labels, and compare."""
-    from rayfl.commands.quickstart import quickstart as compare
+    from rayfl.commands.quickstart import compare_noise as compare
 
     compare(config, overrides, quiet)
 
@@ -187,19 +187,19 @@ def show_config(config: Path, overrides: tuple[str, ...]) -> None:
 @click.option("--uri", help="The MLflow store; by default the sqlite file below the output folder.")
 def sync(output: Path, uri: str | None) -> None:
     """Carry what runs could not track, because the server was away, to MLflow."""
-    from rayfl.config.secrets import mask
-    from rayfl.tracking.tracker import default_uri, sync as carry
+    from rayfl.config.secrets import mask_secrets
+    from rayfl.tracking.carrier import sync_journals as carry
+    from rayfl.tracking.store import default_uri
 
     target = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output.absolute())
     try:
         carried = carry(output.absolute(), target)
     except Exception as error:
-        raise RayflError(
-            f"{mask(target)} does not answer: {str(mask(str(error))).splitlines()[0]}"
-        ) from error
+        reason = str(mask_secrets(str(error))).splitlines()[0]
+        raise RayflError(f"{mask_secrets(target)} does not answer: {reason}") from error
     for name, entries in carried.items():
         click.echo(f"{name}: {entries} entries")
-    click.echo(f"{sum(carried.values())} entries carried to {mask(target)}")
+    click.echo(f"{sum(carried.values())} entries carried to {mask_secrets(target)}")
 
 
 @rayfl.command()
@@ -207,11 +207,11 @@ def sync(output: Path, uri: str | None) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 def ui(output: Path, port: int) -> None:
     """Open the MLflow UI on this project's store, on loopback."""
-    from rayfl.tracking.tracker import addresses, default_uri
+    from rayfl.tracking.store import default_uri, list_addresses
 
     uri = default_uri(output.absolute())
     click.echo(f"http://127.0.0.1:{port}  ({uri})")
-    for name, place in addresses(uri).items():
+    for name, place in list_addresses(uri).items():
         click.echo(f"  {name}: http://127.0.0.1:{port}/{place}")
     command = [
         sys.executable,
@@ -233,10 +233,10 @@ def ui(output: Path, port: int) -> None:
 @click.option("--address", help="A Ray cluster to look at.")
 def doctor(output: Path, address: str | None) -> None:
     """Check versions, Ray, GPUs, disk and the MLflow store; say what is wrong and what to do."""
-    from rayfl.commands.doctor import checks
+    from rayfl.commands.doctor import run_checks
 
     failed = 0
-    for check in checks(output.absolute(), address):
+    for check in run_checks(output.absolute(), address):
         failed += not check.good
         click.echo(f"{'ok  ' if check.good else 'BAD '} {check.what:16} {check.found}")
         if check.remedy:
@@ -250,9 +250,9 @@ def add_registry_commands() -> None:
     for plural, described in LISTINGS.items():
 
         def listing(name: str | None, plural: str = plural) -> None:
-            from rayfl.commands.registries import show
+            from rayfl.commands.registries import show_registry
 
-            show(plural, name)
+            show_registry(plural, name)
 
         argument = click.Argument(["name"], required=False)
         command = click.Command(plural, params=[argument], callback=listing, help=described.help)
@@ -264,7 +264,7 @@ add_registry_commands()
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; every failure that a person can mend is one message and an exit code."""
-    from rayfl.run.signals import Interrupted, stoppable
+    from rayfl.run.signals import Interrupted, stop_on_signals
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     # Modules of the user's own are found in the working directory, too; not only beside the
@@ -272,14 +272,14 @@ def main(arguments: list[str] | None = None) -> Any:
     sys.path.insert(0, os.getcwd())
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        with stoppable():
+        with stop_on_signals():
             return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
     except RayflError as error:
         if "--debug" in words:
             raise
-        from rayfl.config.secrets import mask
+        from rayfl.config.secrets import mask_secrets
 
-        click.echo(f"error: {mask(str(error))}", err=True)
+        click.echo(f"error: {mask_secrets(str(error))}", err=True)
         sys.exit(error.exit_code)
     except Interrupted as interruption:
         click.echo(_explain_interruption(interruption), err=True)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 from pydantic.dataclasses import dataclass as validated
 from typing_extensions import dataclass_transform
 
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.errors import ConfigError, broken, suggest_nearest
 
 T = TypeVar("T")
 Spec = str | Mapping[str, Any]
@@ -54,7 +54,7 @@ class Registry(Generic[T]):
         path = self.entries.get(name, name)
         if ":" not in path:
             known = ", ".join(self.names())
-            hint = f"unknown {self.kind} '{name}'. {nearest(name, self.entries)}".rstrip()
+            hint = f"unknown {self.kind} '{name}'. {suggest_nearest(name, self.entries)}".rstrip()
             remedy = "or write an import path such as my_package.my_module:Name"
             raise ConfigError(f"{hint} Known: {known}; {remedy}")
         found = import_path(path, self.kind)
@@ -270,7 +270,7 @@ def import_path(path: str, kind: str) -> Any:
     except (ImportError, ValueError, SyntaxError) as error:
         raise ConfigError(f"{kind} '{path}': importing '{module_name}' failed: {error}") from error
     if not hasattr(found, attribute):
-        hint = nearest(attribute, vars(found))
+        hint = suggest_nearest(attribute, vars(found))
         rule = f"{kind} '{path}': module '{module_name}' has no '{attribute}'. {hint}"
         raise ConfigError(rule.rstrip())
     return getattr(found, attribute)

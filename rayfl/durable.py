@@ -24,24 +24,24 @@ def write_file(path: Path, content: bytes | str) -> None:
     content : bytes or str
         Text is written as UTF-8.
     """
-    _replace(path, content.encode() if isinstance(content, str) else content, settled=True)
-    _sync(path.parent)
+    _replace_file(path, content.encode() if isinstance(content, str) else content, settled=True)
+    _sync_path(path.parent)
 
 
 def place_file(path: Path, blob: bytes) -> None:
     """The same without waiting for the disk; `sync_files` does that, for many files at once.
 
     A loss of power before that may leave the name and not the content."""
-    _replace(path, blob, settled=False)
+    _replace_file(path, blob, settled=False)
 
 
-def _replace(path: Path, blob: bytes, settled: bool) -> None:
+def _replace_file(path: Path, blob: bytes, settled: bool) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as stream:
             _write_all(stream, blob)
         if settled:
-            _sync(part)
+            _sync_path(part)
         os.replace(part, path)
     except OSError:
         with suppress(OSError):
@@ -57,10 +57,10 @@ def sync_files(paths: Iterable[Path]) -> None:
     """Wait until files, and their names in their folders, have reached the disk."""
     files = list(paths)
     for path in [*files, *dict.fromkeys(path.parent for path in files)]:
-        _sync(path)
+        _sync_path(path)
 
 
-def _sync(path: Path) -> None:
+def _sync_path(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -49,7 +49,7 @@ def broken(rule: str, got: object, remedy: str = "") -> str:
     return f"{sentence}. {remedy}" if remedy else sentence
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest_nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?` for the closest known spelling, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"Did you mean '{close[0]}'?" if close else ""

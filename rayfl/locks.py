@@ -135,7 +135,7 @@ def take_lock(path: Path, what: str, patience: float = 0.0) -> FileLock:
     except BaseException:
         os.close(descriptor)
         raise
-    _sign(descriptor)
+    _sign_lock(descriptor)
     return FileLock(path, descriptor)
 
 
@@ -167,7 +167,7 @@ def _wait_for(descriptor: int, path: Path, what: str, patience: float) -> None:
         time.sleep(RETRY_SECONDS)
 
 
-def _sign(descriptor: int) -> None:
+def _sign_lock(descriptor: int) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     holder = Holder(os.getpid(), platform.node(), since)
     # Who holds it is a courtesy; a full disk must not keep anybody from holding it.

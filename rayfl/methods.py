@@ -81,10 +81,6 @@ if TYPE_CHECKING:
         divide as divide,
         keep_some as keep_some,
     )
-    from rayfl.learn.fit import (
-        outputs as outputs,
-        sample_losses as sample_losses,
-    )
     from rayfl.learn.judge import (
         Judged as Judged,
         judge as judge,

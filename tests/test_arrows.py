@@ -95,7 +95,7 @@ ONLY_IN = {
 
 LAZILY = {
     "commands/doctor.py": "ray",
-    "run/experiment.py": "mlflow",
+    "run/artifacts.py": "mlflow",
     "tracking/tracker.py": "mlflow",
     "fleet/on_ray/connection.py": "ray",
     "fleet/on_ray/coordinator.py": "ray",

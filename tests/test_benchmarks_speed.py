@@ -179,10 +179,8 @@ def test_warm_up_rounds_are_not_timed(warmup: int, seconds: float) -> None:
 
 
 def test_descendants_are_known_even_without_their_parent() -> None:
-    nested = (
-        "import subprocess, sys; "
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
-    )
+    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
+    nested = f"import subprocess, sys; subprocess.Popen({child})"
     parent = subprocess.Popen([sys.executable, "-c", f"{nested}; input()"], stdin=subprocess.PIPE)
     tree = measure.Tree(parent.pid)
     try:
@@ -298,10 +296,10 @@ def test_a_method_over_its_cost_model() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.key)
 def test_every_workload_is_a_valid_configuration_for_known_systems(workload: Workload) -> None:
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
 
     for each in (workload, workloads.quickened(workload)):
-        config = validated(each.config)
+        config = validate_config(each.config)
         assert config.training.clients_per_round is not None
         assert set(each.systems) <= set(measure.SYSTEMS)
         for name in each.systems:
@@ -312,7 +310,7 @@ def test_every_workload_is_a_valid_configuration_for_known_systems(workload: Wor
 
 @pytest.mark.parametrize("key", ["w3", "w5"])
 def test_the_plain_network_is_rayfls(key: str) -> None:
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
 
     workload = WORKLOADS[key]
     small = {
@@ -321,7 +319,7 @@ def test_the_plain_network_is_rayfls(key: str) -> None:
         "data": {**workload.config["data"], "samples": 160, "test_samples": 16},
     }
     small["training"] = {**small["training"], "clients_per_round": 2}
-    config = validated({**small, "fleet": "inline"})
+    config = validate_config({**small, "fleet": "inline"})
     found = workloads.federation_of(workload, config, rounds=3)
     workloads.refuse_other_network(workload, config, found)
     assert found.cohorts.shape == (3, 2)
@@ -329,9 +327,11 @@ def test_the_plain_network_is_rayfls(key: str) -> None:
 
 
 def test_another_network_is_noticed() -> None:
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
 
-    config = validated({**TINY.config, "model": {"name": "mlp", "hidden": [63]}, "fleet": "inline"})
+    config = validate_config(
+        {**TINY.config, "model": {"name": "mlp", "hidden": [63]}, "fleet": "inline"}
+    )
     found = workloads.federation_of(TINY, config, rounds=1)
     with pytest.raises((AssertionError, RuntimeError), match="size"):
         workloads.refuse_other_network(TINY, config, found)

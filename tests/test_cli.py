@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rayfl import cli
 from rayfl.commands.listings import LISTINGS
-from rayfl.commands.registries import registry
+from rayfl.commands.registries import find_registry
 from rayfl.errors import DataError, PhaseError, RayflError, StorageError
 from rayfl.version import __version__
 
@@ -91,7 +91,7 @@ def test_the_groups_have_their_commands() -> None:
 @pytest.mark.parametrize("plural", sorted(LISTINGS))
 def test_a_registry_is_listed_a_line_each(plural: str) -> None:
     lines = invoked(plural).splitlines()
-    assert [line.split()[0] for line in lines] == registry(plural).names()
+    assert [line.split()[0] for line in lines] == find_registry(plural).names()
     assert all(len(line.split(maxsplit=1)) == 2 for line in lines), (
         "every name comes with what it is"
     )
@@ -120,7 +120,7 @@ def test_a_component_is_shown_with_its_settings(words: list[str], parts: list[st
         assert part in text
 
 
-@pytest.mark.parametrize("name", registry("methods").names())
+@pytest.mark.parametrize("name", find_registry("methods").names())
 def test_every_method_says_what_it_is_and_where_it_is_from(name: str) -> None:
     text = invoked("methods", name)
     assert len(text.splitlines()[2]) > 10
@@ -288,7 +288,12 @@ def test_sync_ui_and_doctor_look_where_runs_are_written(
     monkeypatch.setenv("RAYFL_OUTPUT", str(home / "elsewhere"))
     monkeypatch.setattr(os, "execv", lambda path, words: None)
     looked: list[Path] = []
-    monkeypatch.setattr("rayfl.commands.doctor.checks", lambda out, _: looked.append(out) or [])
+
+    def look(output: Path, _: object) -> list[object]:
+        looked.append(output)
+        return []
+
+    monkeypatch.setattr("rayfl.commands.doctor.run_checks", look)
     uri = f"sqlite:///{home / 'elsewhere' / 'mlflow.db'}"
     assert uri in invoked("ui")
     assert uri in invoked("sync")

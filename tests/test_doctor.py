@@ -19,8 +19,8 @@ from rayfl.commands.doctor import (
     check_disk,
     check_package,
     check_store,
-    checks,
     guard_check,
+    run_checks,
 )
 
 # MLflow's store uses what SQLAlchemy is about to drop.
@@ -91,7 +91,7 @@ def test_python_is_new_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: object, good: bool
 ) -> None:
     monkeypatch.setattr(sys, "version_info", version)
-    first = next(checks(tmp_path, None))
+    first = next(run_checks(tmp_path, None))
     assert (first.what, first.good, bool(first.remedy)) == ("python", good, not good)
 
 
@@ -133,7 +133,7 @@ def test_the_doctor_fails_where_something_is_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     findings = [Check("one", True, "fine"), Check("two", False, "broken", "Mend it.")]
-    monkeypatch.setattr("rayfl.commands.doctor.checks", lambda output, address: iter(findings))
+    monkeypatch.setattr("rayfl.commands.doctor.run_checks", lambda output, address: iter(findings))
     result = CliRunner().invoke(cli.rayfl, ["doctor", "-o", str(tmp_path)])
     assert result.exit_code == 1
     assert [line.strip() for line in result.output.splitlines()] == [

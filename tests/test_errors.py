@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from rayfl import errors
-from rayfl.errors import RayflError, broken, nearest
+from rayfl.errors import RayflError, broken, suggest_nearest
 from rayfl.protocol import NobodyLeft
 
 KINDS = [
@@ -39,7 +39,7 @@ def test_rule_then_value_then_remedy(parts: tuple[str, object, str], sentence: s
     ],
 )
 def test_the_nearest_spelling_if_any_is_near(word: str, known: list[str], hint: str) -> None:
-    assert nearest(word, known) == hint
+    assert suggest_nearest(word, known) == hint
 
 
 def test_every_kind_has_an_exit_code_of_its_own() -> None:

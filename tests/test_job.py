@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from rayfl.tracking.store import quiet_client
+from rayfl.tracking.store import open_client
 from tests.commands import BIN, free_ports
 from tests.reliability.drills import descendants
 from tests.sockets import Listener, listeners_of, user_environment
@@ -137,7 +137,7 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: Head, tmp_path:
     (directory,) = (tmp_path / "out" / "runs").iterdir()
     result = json.loads((directory / "result.json").read_text())
     assert f"model sha256               {result['sha256']}" in said
-    client = quiet_client(uri)
+    client = open_client(uri)
     (run,) = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
     assert (run.info.status, run.info.run_name) == ("FINISHED", directory.name)
     assert run.data.tags["model_sha256"] == result["sha256"]

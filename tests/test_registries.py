@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import rayfl
 from rayfl import cli
 from rayfl.commands.listings import LISTINGS
-from rayfl.commands.registries import registry
+from rayfl.commands.registries import find_registry
 
 ROOT = Path(rayfl.__file__).parent
 DEFINED = re.compile(r"^(\w+)(?:: .*)? = Registry\(", re.MULTILINE)
@@ -38,13 +38,13 @@ def test_every_registry_can_be_listed() -> None:
 def test_every_component_says_what_it_is(plural: str) -> None:
     result = CliRunner().invoke(cli.rayfl, [plural], catch_exceptions=False)
     lines = result.output.splitlines()
-    assert [line.split()[0] for line in lines] == registry(plural).names()
+    assert [line.split()[0] for line in lines] == find_registry(plural).names()
     assert all(len(line.split()) > 2 for line in lines)
 
 
 @pytest.mark.parametrize("plural", LISTINGS)
 def test_one_component_is_shown_with_its_settings(plural: str) -> None:
-    name = registry(plural).names()[0]
+    name = find_registry(plural).names()[0]
     result = CliRunner().invoke(cli.rayfl, [plural, name], catch_exceptions=False)
     assert result.output.startswith(f"{name}\n\n")
     assert "\nsettings:\n  " in result.output

@@ -125,11 +125,11 @@ def settings_of(
 def configured(settings: Settings, variant: str) -> Any:
     """The validated configuration, or None with the reason said where this rayfl does not know the
     variant."""
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
     from rayfl.errors import ConfigError
 
     try:
-        return validated(settings)
+        return validate_config(settings)
     except ConfigError as refused:
         if variant not in OPTIONAL:
             raise
@@ -140,12 +140,12 @@ def configured(settings: Settings, variant: str) -> Any:
 def main() -> None:
     told = arguments()
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    from rayfl.fleet.on_ray.connection import ahead
+    from rayfl.fleet.on_ray.connection import connect_ahead
 
     with tempfile.TemporaryDirectory(prefix="rayfl_bench") as output:
         settings = settings_of(told.folder, told.variant, told.rounds, output)
         # As `rayfl run` does.
-        with ahead(settings, None):
+        with connect_ahead(settings, None):
             measure(told, settings)
 
 

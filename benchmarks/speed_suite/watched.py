@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import component
-from rayfl.learn.fit import outputs
+from rayfl.learn.fit import compute_outputs
 from rayfl.protocol import Client, Fleet, Out, Vector
 
 
@@ -31,7 +31,7 @@ def proportional_set_mb() -> float:
 
 def forward_passes(client: Client, *, w: Vector) -> Out:
     """One forward pass of all that the client has."""
-    outputs(client.learner, w, client.x)
+    compute_outputs(client.learner, w, client.x)
     return Out({"n": len(client)})
 
 

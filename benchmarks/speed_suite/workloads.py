@@ -230,9 +230,9 @@ def quickened(workload: Workload) -> Workload:
 
 def prepared(workload: Workload, root: Path | None = None) -> Path:
     """The folder of a workload's arrays, made on first use."""
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
 
-    config = validated({**workload.config, "fleet": "inline"})
+    config = validate_config({**workload.config, "fleet": "inline"})
     rounds = max(workload.rounds.values())
     folder = (root or cache()) / "workloads" / f"{workload.key}-{config.digest[:12]}-{rounds}"
     if (folder / "settings.json").exists():
@@ -250,11 +250,11 @@ def federation_of(workload: Workload, config: Any, rounds: int) -> Federation:
     """What rayfl will see, as plain arrays: its scenario, its cohorts, its initial weights."""
     from rayfl.federation.scenario import open_federation
     from rayfl.fleet.inline import InlineFleet
-    from rayfl.run.assembly import holdings_of, spec_of
+    from rayfl.run.assembly import build_holdings, build_spec
 
     dataset, scenario = open_federation(config, config.seeds_for("data"))
-    holdings = holdings_of(config, dataset, scenario)
-    spec = spec_of(config, dataset, scenario, "cpu")
+    holdings = build_holdings(config, dataset, scenario)
+    spec = build_spec(config, dataset, scenario, "cpu")
     fleet = InlineFleet(spec, holdings)
     first = holdings.offsets[0]
     last = holdings.offsets[-1]

@@ -36,8 +36,21 @@ from pydantic import Field
 from rayfl.algorithms.fedavg import train
 from rayfl.component import Count, Fraction, component, neutral, slot
 from rayfl.errors import ConfigError, broken
-from rayfl.estimate import agglomerate, calibrate, cut, nearest_class, spectra, spectral
-from rayfl.estimate.subspace import Rank, Spectra, energies, relabel_class, relevance
+from rayfl.estimate import (
+    agglomerate,
+    calibrate_correction,
+    cluster_spectrally,
+    cut_hierarchy,
+    decompose_features,
+    find_nearest_class,
+)
+from rayfl.estimate.subspace import (
+    Rank,
+    Spectra,
+    measure_energies,
+    measure_relevance,
+    relabel_class,
+)
 from rayfl.learn.losses import LOSSES
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 from rayfl.models import ENCODERS
@@ -81,18 +94,18 @@ class Clustered:
 
 def sketch(client: Client, *, q: int) -> Out:
     """The user's top directions, for all others; its eigenvalues stay with it."""
-    own = spectra([client.features["clustering"]], keep=q)
+    own = decompose_features([client.features["clustering"]], keep=q)
     return Out(update=directions_to_send(own)[0], state={"eigenvalues": own.values[0]})
 
 
 def compare(client: Client, *, others: Mapping[ClientId, Vector], method: FbNllMinus) -> Out:
     """r(k, j) with every other user j: how this user's data respond to the directions of theirs."""
-    own = covariance(client.features["clustering"])[None]
+    own = measure_covariance(client.features["clustering"])[None]
     values = client.state["eigenvalues"]
     relevances = {}
     for j, directions in others.items():
-        energy = energies(own, widen(directions)[None])[0, 0]
-        relevances[j] = float(relevance(values, energy, method.rank, method.threshold))
+        energy = measure_energies(own, widen(directions)[None])[0, 0]
+        relevances[j] = float(measure_relevance(values, energy, method.rank, method.threshold))
     return Out({"relevance": relevances})
 
 
@@ -107,7 +120,7 @@ def widen(values: Features) -> Floats:
     return values.astype(np.float64)
 
 
-def covariance(features: Features) -> Floats:
+def measure_covariance(features: Features) -> Floats:
     """Phi^T Phi / n."""
     exact = widen(features)
     return np.asarray(exact.T @ exact / len(exact))
@@ -125,10 +138,10 @@ def summarise(server: Client, *, clean: Shard, method: FbNll) -> Out:
     """Every clean class's eigenvectors Q^c for the users; threshold and rank from the same samples
     if not given."""
     classes = features_by_class(clean)
-    found = calibrate(classes, method.class_rank)
+    found = calibrate_correction(classes, method.class_rank)
     rank = found.sample_rank if method.sample_rank is None else method.sample_rank
     tau = found.tau if method.tau is None else method.tau
-    known = spectra(list(classes.values()), keep=max(method.class_rank, rank))
+    known = decompose_features(list(classes.values()), keep=max(method.class_rank, rank))
     update = known.vectors.astype(np.float32)
     return Out({"tau": tau, "sample_rank": rank}, update, state={"eigenvalues": known.values})
 
@@ -141,9 +154,11 @@ def ask(client: Client, *, bases: Features, method: FbNll) -> Out:
     directions = []
     toward = []
     for label in np.unique(client.y):
-        own = spectra([features[client.y == label]], keep=method.class_rank)
+        own = decompose_features([features[client.y == label]], keep=method.class_rank)
         directions.append(directions_to_send(own)[0])
-        toward.append(relevance(own.values, energies(own.covariances, subspaces)[0]))
+        toward.append(
+            measure_relevance(own.values, measure_energies(own.covariances, subspaces)[0])
+        )
     return Out(update=np.stack(directions), state={"toward": np.stack(toward)})
 
 
@@ -153,8 +168,8 @@ def answer(server: Client, *, asked: Features, clean: Shard, values: Floats) -> 
     rank = asked.shape[2]
     relevances = []
     for own, features in zip(values, features_by_class(clean).values(), strict=True):
-        energy = energies(covariance(features)[None], directions)[0]
-        relevances.append(relevance(own[:rank], energy))
+        energy = measure_energies(measure_covariance(features)[None], directions)[0]
+        relevances.append(measure_relevance(own[:rank], energy))
     return Out({"relevance": np.stack(relevances, axis=1)})
 
 
@@ -173,7 +188,9 @@ def relabel(
     for label, similar in zip(np.unique(given), similarities, strict=True):
         members = given == label
         moved = relabel_class(similar, tau)
-        corrected[members] = nearest_class(features[members], subspaces) if moved is None else moved
+        corrected[members] = (
+            find_nearest_class(features[members], subspaces) if moved is None else moved
+        )
         whole += moved is not None
     changed = int((corrected != given).sum())
     report = {"_changed": changed, "_classes": len(answered), "_whole": whole}
@@ -270,7 +287,7 @@ class FbNllMinus(Algorithm):
         fleet.leave("similarity", similarity)
         if merges is not None and len(merges):
             fleet.leave("dendrogram", merges)
-        fleet.log(**separation(similarity, labels))
+        fleet.log(**measure_separation(similarity, labels))
         clusters = dict(zip(sorted(fleet.clients), labels.tolist(), strict=True))
         return replace(state, clusters=clusters, similarity=similarity, merges=merges)
 
@@ -293,9 +310,9 @@ class FbNllMinus(Algorithm):
     ) -> tuple[NDArray[np.int64], Floats | None]:
         """The cluster of each user, and the merge history where there is one."""
         if self.clustering == "spectral":
-            return spectral(similarity, self.models, fleet.rng(t, "clustering")), None
+            return cluster_spectrally(similarity, self.models, fleet.rng(t, "clustering")), None
         merges = agglomerate(1 - similarity, self.clustering)
-        return cut(merges, self.models), merges
+        return cut_hierarchy(merges, self.models), merges
 
 
 @component
@@ -374,7 +391,7 @@ def average_clusters(got: Replies, state: Clustered) -> tuple[Ref, ...]:
     return tuple(means)
 
 
-def separation(similarity: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
+def measure_separation(similarity: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
     """How well the clusters stand apart: the least similar pair inside one, the most similar pair
     across two."""
     together = labels[:, None] == labels

@@ -40,7 +40,7 @@ from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Fit, Fitting, Trained
 from rayfl.learn.losses.byol import byol, byol_symmetric
 from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction, contrastive_pairs, ctrr_pairs
-from rayfl.learn.losses.cosine import unit
+from rayfl.learn.losses.cosine import scale_to_unit
 from rayfl.learn.losses.gce import gce
 from rayfl.learn.resident import Resident
 from rayfl.models.network import Network
@@ -61,7 +61,7 @@ log = logging.getLogger("rayfl")
 
 
 @dataclass
-class Pair:
+class OnlineAndTarget:
     """The online network of one place and the target that follows it, during one visit."""
 
     method: FedCR
@@ -70,7 +70,7 @@ class Pair:
     layout: Layout
 
     @classmethod
-    def at(cls, method: FedCR, learner: Learner) -> Pair:
+    def at(cls, method: FedCR, learner: Learner) -> OnlineAndTarget:
         return cls(method, *resident_pair(learner))
 
     def contrast(self, online: Online, batch: Batch, p: Tensor | None) -> Tensor:
@@ -87,7 +87,7 @@ class Pair:
             loss = byol_symmetric(q, online.predict(second), self.project(first), z).mean()
         else:
             loss = byol(q, z).mean()
-        batch.note(contrast=loss, spread=unit(z).std(0).mean())
+        batch.note(contrast=loss, spread=scale_to_unit(z).std(0).mean())
         return loss
 
     @torch.no_grad()
@@ -130,7 +130,7 @@ def train_at_server(
     epochs: int,
 ) -> Fitting[Out]:
     """ServerTraining of Algorithm 1: L_gce + lambda L_cr over theta and sigma, xi in their wake."""
-    pair = Pair.at(method, server.learner)
+    pair = OnlineAndTarget.at(method, server.learner)
     pair.target.load(xi).net.train()
 
     def loss(net: nn.Module, batch: Batch) -> Tensor:
@@ -185,10 +185,10 @@ def gate(
 
 def contrast_locally(
     client: Client, method: FedCR, theta: Vector, sigma: Vector | None, xi: Vector | None
-) -> Fitting[tuple[Pair, Trained, Vector]]:
+) -> Fitting[tuple[OnlineAndTarget, Trained, Vector]]:
     """Minimise L_cr from theta, with a frozen classifier and the target xi (by default theta's own
     encoder)."""
-    pair = Pair.at(method, client.learner)
+    pair = OnlineAndTarget.at(method, client.learner)
     layout = pair.layout
     start = layout.join(theta, sigma)
     pair.target.load(layout.target(theta) if xi is None else xi).net.train()

@@ -33,13 +33,13 @@ from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Fraction, Natural, component
 from rayfl.estimate.mixture import LossMixture
 from rayfl.estimate.neighbours import (
-    cosine_similarity,
-    ensemble_posterior,
-    expertise,
-    random_neighbours,
-    reliability_scores,
-    reliable_neighbours,
-    similarity,
+    average_posteriors,
+    choose_neighbours,
+    compare_by_cosine,
+    draw_neighbours,
+    scale_expertise,
+    scale_similarity,
+    score_reliability,
 )
 from rayfl.estimate.probabilities import softmax
 from rayfl.learn.batches import Batch
@@ -92,7 +92,7 @@ def train_on_clean(
     for peer in peers:
         model = (yield from tune_head(client, peer, own.kept)) if method.fine_tune else peer
         opinions.append(divide_by(client, model, method))
-    clean = ensemble_posterior([each.clean for each in opinions], trust)  # Eq. 7
+    clean = average_posteriors([each.clean for each in opinions], trust)  # Eq. 7
     counts = {
         "unseparated": sum(not each.separated for each in opinions),
         "inverted": sum(each.inverted for each in opinions),
@@ -277,9 +277,9 @@ class FedRN(FedAvg):
         for client in cohort:
             target = roster.ids.index(client)
             if self.neighbours == "random":
-                best = random_neighbours(target, len(roster.ids), self.k, rng, roster.known)
+                best = draw_neighbours(target, len(roster.ids), self.k, rng, roster.known)
             else:
-                best = reliable_neighbours(scores[target], target, self.k, roster.known)
+                best = choose_neighbours(scores[target], target, self.k, roster.known)
             peers = [fleet.state(roster.ids[n], "w") for n in best]
             each[client] = {"peers": peers, "trust": scores[target, [target, *best]].tolist()}
         return each
@@ -288,9 +288,9 @@ class FedRN(FedAvg):
         """R(c, j) of all pairs."""
         if self.neighbours == "random":
             return np.ones((len(roster.ids), len(roster.ids)))
-        expert = expertise(roster.accuracies, roster.known)
-        return reliability_scores(
-            expert, similarity(roster.answers, self.similarity_on, roster.known), self.alpha
+        expert = scale_expertise(roster.accuracies, roster.known)
+        return score_reliability(
+            expert, scale_similarity(roster.answers, self.similarity_on, roster.known), self.alpha
         )
 
     def leave_diagnostics(self, profile: Mapping[ClientId, Profile], fleet: Fleet) -> None:
@@ -298,7 +298,7 @@ class FedRN(FedAvg):
         roster = Roster.of(fleet.clients, profile)
         fleet.estimate("expertise", {client: accuracy for client, (accuracy, _) in profile.items()})
         answers = np.where(roster.known[:, None], roster.answers, 0.0)
-        cosines = cosine_similarity(
+        cosines = compare_by_cosine(
             softmax(answers) if self.similarity_on == "softmax" else answers
         )
         fleet.leave("similarity", np.where(roster.known[:, None] & roster.known, cosines, np.nan))

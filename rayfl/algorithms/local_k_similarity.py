@@ -33,7 +33,7 @@ from rayfl.learn.batches import Batch
 from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.losses.k_similarity import k_similarity
 from rayfl.models import ENCODERS
-from rayfl.models.encoders.base import EncoderSpec, TorchEncoder, build_on
+from rayfl.models.encoders.base import EncoderSpec, TorchEncoder, build_encoder
 from rayfl.models.encoders.hog import HoG
 from rayfl.models.network import Network, Shape
 from rayfl.protocol import SERVER, Client, Fleet, Out, Vector
@@ -129,7 +129,7 @@ def keep_encoder(client: Client, encoder: EncoderSpec) -> TorchEncoder:
 
     def make() -> TorchEncoder:
         shape = cast(Shape, client.x.shape[1:])
-        built = build_on(encoder, shape, client.learner.device)
+        built = build_encoder(encoder, shape, client.learner.device)
         if not isinstance(built, TorchEncoder):
             rule = "view: batch needs an encoder that is a network: it encodes tensors on a device"
             remedy = "Choose another encoder, or view: cached."

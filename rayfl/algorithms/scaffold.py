@@ -56,7 +56,7 @@ def train_controlled(client: Client, *, w: Vector, c: Vector, method: Scaffold) 
     if method.option == "I":
         dc = whole_gradient(client, w, method.loss) - own
     elif trained.steps:
-        dc = (w - y)[: len(c)] / np.float32(divisor(method, training, trained)) - c
+        dc = (w - y)[: len(c)] / np.float32(find_divisor(method, training, trained)) - c
     else:  # not a single step, so nothing was learnt about the gradient
         dc = np.zeros_like(c)
     # The server adds the same rounded dc, so that c stays the mean of all c_i.
@@ -73,7 +73,7 @@ def subtract_after_step(client: Client, drift: Vector, lr: float) -> Callable[[R
     return correct
 
 
-def divisor(method: Scaffold, training: LocalTraining, trained: Trained) -> float:
+def find_divisor(method: Scaffold, training: LocalTraining, trained: Trained) -> float:
     """What makes a mean gradient of the way from x to y: A lr, or K lr."""
     if method.correct == "step":
         return training.lr * trained.steps

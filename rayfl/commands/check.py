@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.errors import ConfigError, broken, suggest_nearest
 
 if TYPE_CHECKING:
     from rayfl.testing.actors import ActorReserve
@@ -83,7 +83,7 @@ def _choose_promises(only: Sequence[str], possible: Sequence[str]) -> Sequence[s
     unknown = [name for name in only if name not in possible]
     if unknown:
         rule = f"--only names a promise ({', '.join(possible)})"
-        raise ConfigError(broken(rule, unknown[0], nearest(unknown[0], possible)))
+        raise ConfigError(broken(rule, unknown[0], suggest_nearest(unknown[0], possible)))
     return only or possible
 
 
@@ -91,7 +91,7 @@ def _read_candidate(
     method: str, arguments: Sequence[str], rounds: int | None, floor: float
 ) -> Candidate:
     """The method with its settings, and the configuration that it is checked on."""
-    from rayfl.config.schema import overridden
+    from rayfl.config.files import apply_override
     from rayfl.testing.bench import Candidate
 
     paths = [argument for argument in arguments if "=" not in argument]
@@ -106,7 +106,7 @@ def _read_candidate(
     elif rounds is not None:
         settings["training"] = {"rounds": rounds}
     for override in overrides:
-        settings = overridden(settings, override)
+        settings = apply_override(settings, override)
     own = settings.pop("method")
     # Others' images may need more rounds than a check has patience for: it learns on the toy.
     learns_on = {"split": settings.get("split") or {}} if paths else None
@@ -115,13 +115,14 @@ def _read_candidate(
 
 def _read_settings(path: Path, method: str) -> dict[str, Any]:
     """All settings of a configuration, with hyper-parameters only if they are this method's."""
-    from rayfl.config.schema import read_config, validated
+    from rayfl.config.files import read_config
+    from rayfl.config.schema import validate_config
 
     plain = read_config(path)
     # The method of the file may be another, whose settings this one would refuse.
     if _name_of(plain.get("method")) != method:
         plain = {**plain, "method": method}
-    return validated(plain, str(path)).resolved()
+    return validate_config(plain, str(path)).resolved()
 
 
 def _name_of(method: Any) -> Any:
@@ -134,10 +135,10 @@ def _lend_actors(wanted: bool) -> Iterator[ActorReserve | None]:
     if not wanted:
         yield None
         return
-    from rayfl.fleet.on_ray.connection import connected
+    from rayfl.fleet.on_ray.connection import connect_ray
     from rayfl.testing.actors import ActorReserve
 
-    with connected(None):
+    with connect_ray(None):
         pool = ActorReserve()
         try:
             yield pool

@@ -19,11 +19,11 @@ SETTINGS = click.argument("settings", nargs=-1, metavar="[SETTING=VALUE]...")
 
 
 @click.group("data")
-def data() -> None:
+def dataset_commands() -> None:
     """Bring datasets to disk and look at them."""
 
 
-@data.command("list")
+@dataset_commands.command("list")
 def list_datasets() -> None:
     """The names of the datasets."""
     from rayfl.federation.datasets import DATASETS
@@ -31,7 +31,7 @@ def list_datasets() -> None:
     click.echo("\n".join(DATASETS.names()))
 
 
-@data.command("get")
+@dataset_commands.command("get")
 @click.argument("name")
 @SETTINGS
 @click.option(
@@ -47,22 +47,22 @@ def fetch_dataset(
     root: Path | None,
 ) -> None:
     """Fetch the dataset NAME, verify it, and put it where `describe` and experiments find it."""
-    from rayfl.federation.datasets import data_root
-    from rayfl.federation.datasets.files import OnDisk
-    from rayfl.federation.fetch import get as fetch
+    from rayfl.federation.datasets import find_data_root
+    from rayfl.federation.datasets.on_disk import OnDisk
+    from rayfl.federation.fetch import fetch_dataset as fetch
 
     part = _build_dataset(name, settings)
     if not isinstance(part, OnDisk):
         click.echo(f"{name} needs no files")
         return
     digest = f"sha256:{sha256}" if sha256 else ""
-    found = fetch(part, root or data_root(), source, digest, click.echo)
+    found = fetch(part, root or find_data_root(), source, digest, click.echo)
     train = len(found.train)
     test = len(found.test)
     click.echo(f"{train:,} training and {test:,} test images, sha256 {found.sha256}")
 
 
-@data.command("describe")
+@dataset_commands.command("describe")
 @click.argument("name")
 @SETTINGS
 @ROOT
@@ -80,14 +80,14 @@ def describe_dataset(
     output: Path,
 ) -> None:
     """Print counts, classes, means and the hash of the dataset NAME, and draw a contact sheet."""
-    from rayfl.federation.datasets import data_root
-    from rayfl.federation.describe_data import contact_sheet, description
+    from rayfl.federation.dataset_display import describe_dataset, draw_contact_sheet
+    from rayfl.federation.datasets import find_data_root
 
-    dataset = _build_dataset(name, settings).load(root or data_root())
-    click.echo(description(dataset))
+    dataset = _build_dataset(name, settings).load(root or find_data_root())
+    click.echo(describe_dataset(dataset))
     output.mkdir(parents=True, exist_ok=True)
     sheet = output / f"{dataset.name}.png"
-    contact_sheet(dataset).savefig(sheet, bbox_inches="tight")
+    draw_contact_sheet(dataset).savefig(sheet, bbox_inches="tight")
     click.echo(f"contact sheet: {sheet}")
 
 
@@ -119,4 +119,4 @@ def _parse_setting(text: str) -> tuple[str, Any]:
 
 
 if __name__ == "__main__":
-    data()
+    dataset_commands()

@@ -38,7 +38,7 @@ class Check:
     remedy: str = ""
 
 
-def checks(output: Path, address: str | None) -> Iterator[Check]:
+def run_checks(output: Path, address: str | None) -> Iterator[Check]:
     """All checks, each as soon as it is done.
 
     Parameters
@@ -65,9 +65,9 @@ def guard_check(
     try:
         return Check(what, True, look())
     except Exception as error:
-        from rayfl.config.schema import mask
+        from rayfl.config.secrets import mask_secrets
 
-        first = mask(str(error)).partition("\n")[0]
+        first = mask_secrets(str(error)).partition("\n")[0]
         return Check(what, False, f"{type(error).__name__}: {first}", remedy)
 
 
@@ -110,18 +110,18 @@ def check_disk(output: Path) -> Check:
 
 def check_store(output: Path) -> str:
     """Whether the tracking store answers."""
-    from rayfl.config.schema import mask
-    from rayfl.tracking.tracker import default_uri, quiet_client
+    from rayfl.config.secrets import mask_secrets
+    from rayfl.tracking.store import default_uri, open_client
 
     uri = os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output)
-    experiments = quiet_client(uri).search_experiments()
-    return f"{mask(uri)}: {len(experiments)} experiments"
+    experiments = open_client(uri).search_experiments()
+    return f"{mask_secrets(uri)}: {len(experiments)} experiments"
 
 
 def _check_cluster(address: str | None) -> str:
     """Whether Ray starts, and what it has."""
-    from rayfl.fleet.on_ray.connection import connected
-    from rayfl.fleet.on_ray.coordinator import cluster_facts
+    from rayfl.fleet.on_ray.connection import connect_ray
+    from rayfl.fleet.on_ray.coordinator import describe_cluster
 
-    with connected(address):
-        return cluster_facts()
+    with connect_ray(address):
+        return describe_cluster()

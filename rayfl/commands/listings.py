@@ -27,7 +27,11 @@ class Listing(NamedTuple):
 
 LISTINGS: Mapping[str, Listing] = {
     "methods": Listing("rayfl.algorithms:METHODS", "methods", "hyper-parameters"),
+    "losses": Listing("rayfl.learn.losses:LOSSES", "losses of the loss slot"),
     "weightings": Listing("rayfl.algorithms.parts.weighting:WEIGHTINGS", "weightings of clients"),
+    "aggregations": Listing(
+        "rayfl.algorithms.parts.aggregation:AGGREGATIONS", "aggregations of updates"
+    ),
     "datasets": Listing("rayfl.federation.datasets:DATASETS", "datasets"),
     "partitions": Listing("rayfl.federation.partition:PARTITIONS", "partitions"),
     "noises": Listing("rayfl.federation.noise:NOISES", "label noises"),

@@ -17,7 +17,7 @@ RUNS = {"noisy labels": (), "clean labels": ("noise=none",)}
 """By title, what is changed for a run."""
 
 
-def quickstart(
+def compare_noise(
     config: Path,
     overrides: tuple[str, ...],
     quiet: bool,
@@ -47,9 +47,9 @@ def _share_ray(config: Config) -> AbstractContextManager[None]:
     """One Ray for both runs."""
     if config.fleet == "inline":
         return nullcontext()
-    from rayfl.fleet.on_ray.connection import connected
+    from rayfl.fleet.on_ray.connection import connect_ray
 
-    return connected(None)
+    return connect_ray(None)
 
 
 def _format_comparison(results: dict[str, Result]) -> str:

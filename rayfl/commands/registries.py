@@ -21,14 +21,14 @@ from rayfl.errors import ConfigError
 METHOD_CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "methods"
 
 
-def registry(plural: str) -> Registry[Any]:
+def find_registry(plural: str) -> Registry[Any]:
     """The registry that a command lists."""
     module, _, name = LISTINGS[plural].home.partition(":")
     found: Registry[Any] = getattr(importlib.import_module(module), name)
     return found
 
 
-def show(plural: str, name: str | None) -> None:
+def show_registry(plural: str, name: str | None) -> None:
     """Print all components of a registry, a line each, or one of them whole.
 
     Parameters
@@ -37,7 +37,7 @@ def show(plural: str, name: str | None) -> None:
         The registry's command, such as `methods`.
     name
         A component's name, or an import path; None for all."""
-    entries = registry(plural)
+    entries = find_registry(plural)
     if name is not None:
         lines = _describe_component(name, entries.find(name))
         click.echo("\n".join(lines))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--track/--no-track", default=True, show_default=True, help="Log the report to MLflow as well."
 )
-def report(
+def report_command(
     source: str,
     output: Path | None,
     runs: Path | None,
@@ -53,7 +53,7 @@ def report(
     from rayfl.config.schema import default_output
     from rayfl.report.material import make_slug
     from rayfl.report.publish import log_report, publish_report
-    from rayfl.tracking.tracker import default_uri
+    from rayfl.tracking.store import default_uri
 
     folder = (runs or default_output()).absolute()
     store = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(folder)
@@ -77,14 +77,14 @@ def _say(what: str, text: str) -> None:
 
 def _parse_figures(words: str | None) -> list[str]:
     """The names in `--figures`, all of them known."""
-    from rayfl.errors import ConfigError, broken, nearest
+    from rayfl.errors import ConfigError, broken, suggest_nearest
     from rayfl.study.schema import FIGURES
 
     names = [name.strip() for name in words.split(",")] if words else []
     for name in names:
         if name not in FIGURES:
             rule = f"--figures names some of {', '.join(FIGURES)}"
-            raise ConfigError(broken(rule, name, nearest(name, FIGURES)))
+            raise ConfigError(broken(rule, name, suggest_nearest(name, FIGURES)))
     return names
 
 

@@ -11,11 +11,11 @@ DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group("scenario")
-def scenario() -> None:
+def scenario_commands() -> None:
     """Who owns which sample with which label: build, inspect, re-use."""
 
 
-@scenario.command("build")
+@scenario_commands.command("build")
 @click.argument("config", type=CONFIG_FILE)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
@@ -40,7 +40,7 @@ def build_artefact(
     click.echo(f"{output}  {drawn.sha256}")
 
 
-@scenario.command("describe")
+@scenario_commands.command("describe")
 @click.argument("directory", type=DIRECTORY)
 @click.option(
     "-o", "--output", type=DIRECTORY, help="Where the figures go; DIRECTORY/figures if left out."
@@ -54,10 +54,10 @@ def build_artefact(
 )
 def describe_artefact(directory: Path, output: Path | None, rows: int) -> None:
     """Print the clients of the scenario in DIRECTORY and draw its distributions as PNG."""
-    from rayfl.federation.describe_scenario import print_scenario, save_figures
     from rayfl.federation.scenario import Scenario
+    from rayfl.federation.scenario_display import print_scenario, save_scenario_figures
 
     found = Scenario.load(directory)
     print_scenario(found, rows)
-    for path in save_figures(found, output or directory / "figures"):
+    for path in save_scenario_figures(found, output or directory / "figures"):
         click.echo(str(path))

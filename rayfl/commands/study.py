@@ -57,7 +57,7 @@ images; networks and local training stay. The table says what was changed.
 )
 @click.option("--yes", is_flag=True, help="Do not ask before hours of work.")
 @click.option("--quiet", is_flag=True, help="No progress, only the plan and the table.")
-def study(
+def study_command(
     file: Path,
     overrides: tuple[str, ...],
     only: tuple[str, ...],
@@ -69,11 +69,11 @@ def study(
     yes: bool,
     quiet: bool,
 ) -> None:
-    from rayfl.study.cells import load
+    from rayfl.study.cells import load_study
     from rayfl.study.order import StudyOrder, parse_seeds
     from rayfl.study.plan import make_plan
 
-    listed = None if seeds is None else parse_seeds(seeds, load(file))
+    listed = None if seeds is None else parse_seeds(seeds, load_study(file))
     order = StudyOrder(file, only, listed, scale, output, overrides)
     plan = make_plan(order)
     for line in plan.lines():
@@ -102,12 +102,12 @@ def can_ask() -> bool:
 def _agree_on_hours(plan: StudyPlan) -> None:
     """Ask before hours of work; where nobody can answer, refuse."""
     from rayfl.errors import ConfigError
-    from rayfl.run.progress import duration
+    from rayfl.run.progress import format_duration
     from rayfl.study.plan import HOUR
 
     if plan.seconds <= HOUR:
         return
-    work = f"{duration(plan.seconds)} of work"
+    work = f"{format_duration(plan.seconds)} of work"
     if not can_ask():
         remedy = "Give --yes, or less of it: --only, --seeds, --scale."
         raise ConfigError(f"{work} are not begun without a word from you. {remedy}")
@@ -119,7 +119,7 @@ def _carry_out(plan: StudyPlan, address: str | None, quiet: bool) -> None:
     from rayfl.config.schema import Config
     from rayfl.run.experiment import Interrupted
     from rayfl.run.progress import Progress, progress_for
-    from rayfl.study.runner import exit_code, run_plan
+    from rayfl.study.runner import choose_exit_code, run_plan
 
     def show_progress(config: Config) -> Progress:
         return progress_for(config.training.rounds, quiet)
@@ -129,7 +129,7 @@ def _carry_out(plan: StudyPlan, address: str | None, quiet: bool) -> None:
     except (Interrupted, KeyboardInterrupt) as stopped:
         again = f"Go on with the same command:\n  {plan.order.command()}"
         click.echo(f"stopped; nothing is lost. {again}", err=True)
-        sys.exit(exit_code(stopped))
+        sys.exit(choose_exit_code(stopped))
     _show_table(plan, ran.failed)
     if ran.failed:
         click.echo(f"{len(ran.failed)} cells failed; the same command tries them again", err=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine."
 )
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
-def sweep(
+def sweep_command(
     file: Path,
     overrides: tuple[str, ...],
     resume: bool,
@@ -73,14 +73,14 @@ def _search_settings(
 
 def _find_best(chosen: Sweep) -> None:
     """Print what a sweep has found so far."""
-    from rayfl.tuning.book import Book, place
-    from rayfl.tuning.result import result_of, table, verdict
+    from rayfl.tuning.book import Book, locate_sweep
+    from rayfl.tuning.result import describe_best, format_table, read_result
 
-    found = result_of(Book.open(place(chosen)))
-    click.echo(f"{table(found)}\n\n{verdict(found)}")
+    found = read_result(Book.open(locate_sweep(chosen)))
+    click.echo(f"{format_table(found)}\n\n{describe_best(found)}")
 
 
 def _show_result(result: SweepResult) -> None:
-    from rayfl.tuning.result import table, verdict
+    from rayfl.tuning.result import describe_best, format_table
 
-    click.echo(f"\n{table(result)}\n\n{verdict(result)}")
+    click.echo(f"\n{format_table(result)}\n\n{describe_best(result)}")

@@ -9,21 +9,23 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from rayfl.component import WIDEST, _Slot, show_value as shown
-from rayfl.errors import ConfigError, nearest
+from rayfl.component import _Slot, show_value
+from rayfl.errors import ConfigError, suggest_nearest
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 SHOWN = 8
 
 
-def explained(error: ValidationError, model: type[BaseModel], settings: Any, where: str) -> str:
+def explain_errors(
+    error: ValidationError, model: type[BaseModel], settings: Any, where: str
+) -> str:
     """All that is wrong with `settings`, a line each."""
-    lines = list(dict.fromkeys(sentence(item, model, settings) for item in error.errors()))
+    lines = list(dict.fromkeys(phrase_problem(item, model, settings) for item in error.errors()))
     more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return "\n".join([f"{where}:", *(f"  {line}" for line in lines[:SHOWN] + more)])
 
 
-def sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> str:
+def phrase_problem(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> str:
     """One problem."""
     unknown = item["type"] in UNKNOWN
     # What the user wrote may look like a branch; it is always last.
@@ -32,7 +34,7 @@ def sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> 
     path = ".".join(str(part) for part in loc) or "the configuration"
     if unknown:
         known = known_keys(model, settings, loc[:-1])
-        hint = nearest(str(loc[-1]), known)
+        hint = suggest_nearest(str(loc[-1]), known)
         return (
             f"{path} is not a known key. {hint} Known here: {', '.join(known) or 'none'}".replace(
                 ".  ", ". "
@@ -41,23 +43,25 @@ def sentence(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> 
     if item["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{path} is required and missing"
     rule = item["msg"].removeprefix("Value error, ").removeprefix("Input should ")
-    hint = nearest(item["input"], choices(item)) if isinstance(item["input"], str) else ""
-    got = "" if states(rule, item["input"]) else f"; got {shown(item['input'])}"
-    return f"{path}: {allowed(rule)}{got}. {hint}".rstrip(" .")
+    hint = (
+        suggest_nearest(item["input"], list_choices(item)) if isinstance(item["input"], str) else ""
+    )
+    got = "" if names_value(rule, item["input"]) else f"; got {show_value(item['input'])}"
+    return f"{path}: {phrase_rule(rule)}{got}. {hint}".rstrip(" .")
 
 
-def states(rule: str, value: Any) -> bool:
+def names_value(rule: str, value: Any) -> bool:
     """Whether a rule names the offending value itself."""
     name = value.get("name") if isinstance(value, Mapping) else value
     return "; got " in rule or (isinstance(name, str) and f"'{name}'" in rule)
 
 
-def allowed(rule: str) -> str:
+def phrase_rule(rule: str) -> str:
     """`be greater than 0` as `must be greater than 0`."""
     return f"must {rule}" if rule.startswith(("be ", "have ", "match ")) else rule
 
 
-def choices(item: Mapping[str, Any]) -> list[str]:
+def list_choices(item: Mapping[str, Any]) -> list[str]:
     """The literals that would have been allowed."""
     expected = str(item.get("ctx", {}).get("expected", ""))
     return expected.replace(" or ", ", ").replace("'", "").split(", ")
@@ -78,37 +82,37 @@ def known_keys(model: type[Any], settings: Any, loc: Sequence[Any]) -> list[str]
     here: Any = model
     for part in loc:
         settings = settings.get(part) if isinstance(settings, Mapping) else None
-        here = child(here, part, settings)
-    return sorted(fields_of(here))
+        here = find_child(here, part, settings)
+    return sorted(list_fields(here))
 
 
-def child(owner: Any, part: Any, settings: Any) -> Any:
+def find_child(owner: Any, part: Any, settings: Any) -> Any:
     """The class of a field, where it has keys of its own; a slot's is the component that the
     settings name."""
     if (
         not (isinstance(owner, type) and issubclass(owner, BaseModel))
         or part not in owner.model_fields
     ):
-        return component_of(owner, part, settings)
+        return find_component(owner, part, settings)
     field = owner.model_fields[part]
     found = next((meta for meta in field.metadata if isinstance(meta, _Slot)), None)
     if found is not None:
-        return named_component(found, settings)
+        return resolve_component(found, settings)
     kinds = (field.annotation, *get_args(field.annotation))
     return next(
         (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None
     )
 
 
-def component_of(owner: Any, part: Any, settings: Any) -> Any:
+def find_component(owner: Any, part: Any, settings: Any) -> Any:
     """The same for a field of a component, whose slots hide in the annotation."""
     annotation = getattr(owner, "__annotations__", {}).get(part)
     metadata: Iterable[Any] = getattr(annotation, "__metadata__", ())
     found = next((meta for meta in metadata if isinstance(meta, _Slot)), None)
-    return None if found is None else named_component(found, settings)
+    return None if found is None else resolve_component(found, settings)
 
 
-def named_component(found: _Slot, settings: Any) -> Any:
+def resolve_component(found: _Slot, settings: Any) -> Any:
     name = settings.get("name") if isinstance(settings, Mapping) else settings
     try:
         return found.registry.find(name) if isinstance(name, str) else None
@@ -116,12 +120,9 @@ def named_component(found: _Slot, settings: Any) -> Any:
         return None
 
 
-def fields_of(owner: Any) -> list[str]:
+def list_fields(owner: Any) -> list[str]:
     if isinstance(owner, type) and issubclass(owner, BaseModel):
         return list(owner.model_fields)
     if dataclasses.is_dataclass(owner):
         return [field.name for field in dataclasses.fields(owner)]
     return []
-
-
-__all__ = ["WIDEST", "explained", "shown"]

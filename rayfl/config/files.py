@@ -15,8 +15,7 @@ from typing import Any, TypeGuard
 
 import yaml
 
-from rayfl.component import add_import_folder
-from rayfl.config.explain import shown
+from rayfl.component import add_import_folder, show_value
 from rayfl.errors import ConfigError, broken
 
 _YAML_ERRORS = (
@@ -42,7 +41,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """
     settings = read_file(find_config(path))
     for override in overrides:
-        settings = overridden(settings, override)
+        settings = apply_override(settings, override)
     return settings
 
 
@@ -63,26 +62,26 @@ def read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(broken("`base` must not lead back to itself", chain))
     # A method of the user's own lies beside the configuration, not in an installed package.
     add_import_folder(path.parent, anew=not above)
-    settings = parsed(path)
+    settings = parse_file(path)
     bases = settings.pop("base", [])
     names = [bases] if isinstance(bases, str) else bases
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         rule = f"{path}: `base` is a file name or a list of them"
-        raise ConfigError(broken(rule, shown(bases)))
+        raise ConfigError(broken(rule, show_value(bases)))
     merged: dict[str, Any] = {}
     for base in names:
-        merged = merge(merged, read_file(path.parent / base, (*above, path)))
-    return merge(merged, settings)
+        merged = merge_settings(merged, read_file(path.parent / base, (*above, path)))
+    return merge_settings(merged, settings)
 
 
-def parsed(path: Path) -> dict[str, Any]:
+def parse_file(path: Path) -> dict[str, Any]:
     """The mapping that one YAML file holds."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         rule = "a configuration is a readable YAML file"
         raise ConfigError(broken(rule, f"{path} ({error})")) from None
-    settings = from_yaml(text, str(path))
+    settings = parse_yaml(text, str(path))
     if settings is None:
         return {}
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
@@ -91,7 +90,7 @@ def parsed(path: Path) -> dict[str, Any]:
     return settings
 
 
-def from_yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str, where: str) -> Any:
     """The plain values of a text."""
     try:
         return yaml.load(text, Loader=_StrictLoader)
@@ -99,12 +98,12 @@ def from_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where} is not valid YAML: {error}") from None
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`above` onto `below`, key by key; a component of another name replaces the one below."""
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if _are_alike(old, value) else value
+        merged[key] = merge_settings(old, value) if _are_alike(old, value) else value
     return merged
 
 
@@ -116,17 +115,17 @@ def _are_alike(below: Any, above: Any) -> TypeGuard[Mapping[str, Any]]:
     return bool(above.get("name", name) == name)
 
 
-def overridden(settings: Mapping[str, Any], override: str) -> dict[str, Any]:
+def apply_override(settings: Mapping[str, Any], override: str) -> dict[str, Any]:
     """`a.b=value` put into the settings; the value is read as YAML."""
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(broken("an override has the form key.sub=value", f"'{override}'"))
-    value = from_yaml(text, f"the value of override '{override}'")
-    return put(settings, keys, value)
+    value = parse_yaml(text, f"the value of override '{override}'")
+    return put_setting(settings, keys, value)
 
 
-def put(settings: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
+def put_setting(settings: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[str, Any]:
     """A copy of `settings` with one nested key set; `method.mu` of `method: fedprox` becomes a
     mapping."""
     first, *rest = keys
@@ -137,7 +136,7 @@ def put(settings: Mapping[str, Any], keys: Sequence[str], value: Any) -> dict[st
         inner = {"name": inner}
     elif not isinstance(inner, Mapping):
         inner = {}
-    return {**settings, first: put(inner, rest, value)}
+    return {**settings, first: put_setting(inner, rest, value)}
 
 
 class _StrictLoader(yaml.SafeLoader):

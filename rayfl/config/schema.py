@@ -22,19 +22,13 @@ from rayfl.component import (
     slot,
     without_neutral,
 )
-from rayfl.config.explain import explained
+from rayfl.config.explain import explain_errors
 from rayfl.config.files import (
-    from_yaml,
-    merge,
-    overridden,
-    parsed,
-    put,
     read_config,
-    read_file,
 )
-from rayfl.config.secrets import mask
+from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError
-from rayfl.federation.plan import FederationPlan, Place, part
+from rayfl.federation.plan import AbsolutePath, FederationPlan, default_component
 from rayfl.learn.training import Training
 from rayfl.models import MODELS
 from rayfl.protocol import Algorithm
@@ -126,8 +120,8 @@ class Config(FederationPlan):
 
     seed: Seed = 0
     seeds: Seeds = Field(default_factory=Seeds)
-    model: Annotated[Any, slot(MODELS)] = part("mlp")
-    method: Annotated[Algorithm, slot(METHODS)] = part("fedavg")
+    model: Annotated[Any, slot(MODELS)] = default_component("mlp")
+    method: Annotated[Algorithm, slot(METHODS)] = default_component("fedavg")
     training: Training = Field(default_factory=Training)
     evaluation: Evaluation = Field(default_factory=Evaluation)
     fleet: Literal["ray", "inline"] = "ray"
@@ -135,7 +129,7 @@ class Config(FederationPlan):
     resources: Resources = Field(default_factory=Resources)
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
     tracking: Tracking = Field(default_factory=Tracking)
-    output: Place = Field(default_factory=default_output, validate_default=True)
+    output: AbsolutePath = Field(default_factory=default_output, validate_default=True)
 
     def __getstate__(self) -> dict[Any, Any]:
         # First of all: the method and its like may be of modules that lie there.
@@ -166,7 +160,7 @@ class Config(FederationPlan):
 
     def resolved(self) -> dict[str, Any]:
         """Every setting as plain values, without secrets."""
-        masked: dict[str, Any] = mask(self.model_dump(mode="json"))
+        masked: dict[str, Any] = mask_secrets(self.model_dump(mode="json"))
         return masked
 
 
@@ -180,10 +174,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     overrides : sequence of str
         `key.sub=value` each; the value is read as YAML, and later ones win.
     """
-    return validated(read_config(path, overrides), str(path))
+    return validate_config(read_config(path, overrides), str(path))
 
 
-def validated(settings: Mapping[str, Any], where: str = "configuration") -> Config:
+def validate_config(settings: Mapping[str, Any], where: str = "configuration") -> Config:
     """A configuration from plain values, or one message about all that is wrong with them.
 
     Parameters
@@ -196,31 +190,6 @@ def validated(settings: Mapping[str, Any], where: str = "configuration") -> Conf
     try:
         return Config(**settings)
     except ValidationError as error:
-        raise ConfigError(explained(error, Config, settings, where)) from None
+        raise ConfigError(explain_errors(error, Config, settings, where)) from None
     except TypeError as error:
         raise ConfigError(f"{where}: keys are text; {error}") from None
-
-
-__all__ = [
-    "Checkpointing",
-    "Config",
-    "Evaluation",
-    "Plain",
-    "Resources",
-    "Section",
-    "Seed",
-    "Seeds",
-    "Tracking",
-    "Uri",
-    "default_output",
-    "from_yaml",
-    "load_config",
-    "mask",
-    "merge",
-    "overridden",
-    "parsed",
-    "put",
-    "read_config",
-    "read_file",
-    "validated",
-]

@@ -22,7 +22,7 @@ _QUERY = re.compile(
 )
 
 
-def mask(value: Any) -> Any:
+def mask_secrets(value: Any) -> Any:
     """Values with the credentials inside URIs replaced by stars.
 
     Parameters
@@ -33,7 +33,7 @@ def mask(value: Any) -> Any:
     if isinstance(value, str):
         return _QUERY.sub(rf"\1{STARS}", _USER.sub(STARS, value))
     if isinstance(value, Mapping):
-        return {key: mask(item) for key, item in value.items()}
+        return {key: mask_secrets(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [mask(item) for item in value]
+        return [mask_secrets(item) for item in value]
     return value

@@ -79,7 +79,7 @@ def agglomerate(distances: ArrayLike, linkage: Linkage = "average") -> Floats:
     return merges
 
 
-def cut(merges: Floats, clusters: int) -> Ints:
+def cut_hierarchy(merges: Floats, clusters: int) -> Ints:
     """The labels when merging stops at exactly `clusters` clusters, even where heights tie.
 
     Parameters
@@ -91,7 +91,7 @@ def cut(merges: Floats, clusters: int) -> Ints:
 
     Examples
     --------
-    >>> cut(agglomerate([[0, 1, 4], [1, 0, 3], [4, 3, 0]]), 2).tolist()
+    >>> cut_hierarchy(agglomerate([[0, 1, 4], [1, 0, 3], [4, 3, 0]]), 2).tolist()
     [0, 0, 1]
     """
     users = len(merges) + 1
@@ -108,7 +108,7 @@ def cut(merges: Floats, clusters: int) -> Ints:
 
 
 def cluster_by_linkage(distances: ArrayLike, clusters: int, linkage: Linkage = "average") -> Ints:
-    """Labels 0..clusters-1 by agglomerative clustering; see `agglomerate` and `cut`.
+    """Labels 0..clusters-1 by agglomerative clustering; see `agglomerate` and `cut_hierarchy`.
 
     Parameters
     ----------
@@ -125,10 +125,10 @@ def cluster_by_linkage(distances: ArrayLike, clusters: int, linkage: Linkage = "
     >>> cluster_by_linkage(gaps, clusters=2, linkage="single").tolist()
     [0, 0, 1]
     """
-    return cut(agglomerate(distances, linkage), clusters)
+    return cut_hierarchy(agglomerate(distances, linkage), clusters)
 
 
-def spectral(
+def cluster_spectrally(
     affinity: ArrayLike,
     clusters: int,
     rng: np.random.Generator,
@@ -153,7 +153,7 @@ def spectral(
     Examples
     --------
     >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))
-    >>> spectral(blocks, 2, np.random.default_rng(0)).tolist()
+    >>> cluster_spectrally(blocks, 2, np.random.default_rng(0)).tolist()
     [0, 0, 1, 1]
     """
     weights = _check_symmetric(affinity, "affinities")

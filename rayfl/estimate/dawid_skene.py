@@ -267,7 +267,7 @@ def measure_reliability(confusion: Floats) -> Floats:
     return np.asarray(diagonal.mean(axis=1), dtype=np.float64)
 
 
-def reliability_weights(reliabilities: ArrayLike) -> Floats:
+def weigh_by_reliability(reliabilities: ArrayLike) -> Floats:
     """Shares r_j / sum r; equal shares when the sum is zero or not finite.
 
     Parameters
@@ -277,7 +277,7 @@ def reliability_weights(reliabilities: ArrayLike) -> Floats:
 
     Examples
     --------
-    >>> reliability_weights([0.9, 0.6, 0.3]).round(6).tolist()
+    >>> weigh_by_reliability([0.9, 0.6, 0.3]).round(6).tolist()
     [0.5, 0.333333, 0.166667]
     """
     values = np.asarray(reliabilities, dtype=np.float64)

@@ -16,7 +16,7 @@ from rayfl.errors import DataError, broken
 NAN = float("nan")
 
 
-def label_precision(
+def measure_precision(
     kept: ArrayLike,
     given: ArrayLike,
     truth: ArrayLike,
@@ -37,14 +37,14 @@ def label_precision(
 
     Examples
     --------
-    >>> label_precision([True, True, False], [0, 1, 2], [0, 0, 2])
+    >>> measure_precision([True, True, False], [0, 1, 2], [0, 0, 2])
     0.5
     """
     chosen, right = _check_mask(kept, given, truth)
     return _divide_counts(chosen & right, chosen, empty)
 
 
-def label_recall(
+def measure_recall(
     kept: ArrayLike,
     given: ArrayLike,
     truth: ArrayLike,
@@ -65,7 +65,7 @@ def label_recall(
 
     Examples
     --------
-    >>> label_recall([True, True, False], [0, 1, 2], [0, 0, 2])
+    >>> measure_recall([True, True, False], [0, 1, 2], [0, 0, 2])
     0.5
     """
     chosen, right = _check_mask(kept, given, truth)
@@ -91,7 +91,7 @@ class Repair(NamedTuple):
     right_after: float
 
 
-def repair_quality(before: ArrayLike, after: ArrayLike, truth: ArrayLike) -> Repair:
+def measure_repair(before: ArrayLike, after: ArrayLike, truth: ArrayLike) -> Repair:
     """What a relabelling did to the labels.
 
     Parameters
@@ -105,7 +105,7 @@ def repair_quality(before: ArrayLike, after: ArrayLike, truth: ArrayLike) -> Rep
 
     Examples
     --------
-    >>> repair_quality(before=[0, 1, 2, 2], after=[0, 0, 1, 2], truth=[0, 0, 0, 2])
+    >>> measure_repair(before=[0, 1, 2, 2], after=[0, 0, 1, 2], truth=[0, 0, 0, 2])
     Repair(corrected=0.5, accuracy=0.5, right_before=0.5, right_after=0.75)
     """
     old, new, true = _check_lengths(before, after, truth)
@@ -120,7 +120,7 @@ def repair_quality(before: ArrayLike, after: ArrayLike, truth: ArrayLike) -> Rep
     )
 
 
-def pearson(one: ArrayLike, other: ArrayLike) -> float:
+def measure_correlation(one: ArrayLike, other: ArrayLike) -> float:
     """Pearson's correlation over the pairs that are finite; nan for fewer than two of them or
     without spread.
 
@@ -133,7 +133,7 @@ def pearson(one: ArrayLike, other: ArrayLike) -> float:
 
     Examples
     --------
-    >>> round(pearson([1, 2, 3], [6, 4, 2]), 6)
+    >>> round(measure_correlation([1, 2, 3], [6, 4, 2]), 6)
     -1.0
     """
     x, y = (values.astype(np.float64) for values in _check_lengths(one, other))
@@ -155,7 +155,7 @@ class Average(NamedTuple):
     skipped: int
 
 
-def mean_of_known(values: ArrayLike) -> Average:
+def average_known(values: ArrayLike) -> Average:
     """The mean that skips nan, and the number skipped.
 
     Parameters
@@ -165,7 +165,7 @@ def mean_of_known(values: ArrayLike) -> Average:
 
     Examples
     --------
-    >>> mean_of_known([0.5, float("nan"), 1.0])
+    >>> average_known([0.5, float("nan"), 1.0])
     Average(mean=0.75, skipped=1)
     """
     numbers = np.asarray(values, dtype=np.float64).ravel()

@@ -21,7 +21,7 @@ On = Literal["softmax", "logits"]
 UNKNOWN_EXPERTISE = 0.5
 
 
-def expertise(accuracies: ArrayLike, eligible: ArrayLike | None = None) -> Floats:
+def scale_expertise(accuracies: ArrayLike, eligible: ArrayLike | None = None) -> Floats:
     """Exp(j) = (Acc(j) - min Acc) / (max Acc - min Acc) over the eligible clients (eq. 4).
 
     0.5 for the others, and for all where the accuracies are equal.
@@ -35,7 +35,7 @@ def expertise(accuracies: ArrayLike, eligible: ArrayLike | None = None) -> Float
 
     Examples
     --------
-    >>> expertise([0.55, 0.90, 0.40, 0.70, 0.65]).round(6).tolist()
+    >>> scale_expertise([0.55, 0.90, 0.40, 0.70, 0.65]).round(6).tolist()
     [0.3, 1.0, 0.0, 0.6, 0.5]
     """
     values = np.asarray(accuracies, dtype=np.float64)
@@ -44,7 +44,7 @@ def expertise(accuracies: ArrayLike, eligible: ArrayLike | None = None) -> Float
     return np.asarray(_scale_rows(row[None], UNKNOWN_EXPERTISE)[0])
 
 
-def cosine_similarity(outputs: ArrayLike) -> Floats:
+def compare_by_cosine(outputs: ArrayLike) -> Floats:
     """cos(q_i, q_j) of all pairs of rows; 0 where a row is all zeros.
 
     Parameters
@@ -54,7 +54,7 @@ def cosine_similarity(outputs: ArrayLike) -> Floats:
 
     Examples
     --------
-    >>> cosine_similarity([[1, 0], [1, 1]]).round(6).tolist()
+    >>> compare_by_cosine([[1, 0], [1, 1]]).round(6).tolist()
     [[1.0, 0.707107], [0.707107, 1.0]]
     """
     rows = np.asarray(outputs, dtype=np.float64)
@@ -69,7 +69,9 @@ def cosine_similarity(outputs: ArrayLike) -> Floats:
     return np.asarray(np.clip(unit @ unit.T, -1.0, 1.0))
 
 
-def similarity(logits: ArrayLike, on: On = "softmax", eligible: ArrayLike | None = None) -> Floats:
+def scale_similarity(
+    logits: ArrayLike, on: On = "softmax", eligible: ArrayLike | None = None
+) -> Floats:
     """Sim(c, j): the cosines of the clients' outputs on one common input, min-max scaled along each
     row (eq. 5).
 
@@ -88,7 +90,7 @@ def similarity(logits: ArrayLike, on: On = "softmax", eligible: ArrayLike | None
     Examples
     --------
     >>> answers = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1]]
-    >>> similarity(answers, on="logits")[0].round(4).tolist()
+    >>> scale_similarity(answers, on="logits")[0].round(4).tolist()
     [1.0, 0.0, 0.9718]
     """
     rows = np.asarray(logits, dtype=np.float64)
@@ -98,13 +100,13 @@ def similarity(logits: ArrayLike, on: On = "softmax", eligible: ArrayLike | None
     if on == "softmax":
         outputs = softmax(outputs)
     both = known[:, None] & known
-    cosines = np.where(both, cosine_similarity(outputs), np.nan)
+    cosines = np.where(both, compare_by_cosine(outputs), np.nan)
     scaled = np.where(both, _scale_rows(cosines, 1.0), 0.0)
     np.fill_diagonal(scaled, 1.0)
     return scaled
 
 
-def reliability_scores(expert: ArrayLike, similar: ArrayLike, alpha: float = 0.6) -> Floats:
+def score_reliability(expert: ArrayLike, similar: ArrayLike, alpha: float = 0.6) -> Floats:
     """R(c, j) = alpha Exp(j) + (1 - alpha) Sim(c, j), for all targets c (rows) and clients j
     (columns) (eq. 3).
 
@@ -119,7 +121,7 @@ def reliability_scores(expert: ArrayLike, similar: ArrayLike, alpha: float = 0.6
 
     Examples
     --------
-    >>> reliability_scores([0.3, 1.0], [[1.0, 0.0], [0.0, 1.0]], alpha=0.6).round(6).tolist()
+    >>> score_reliability([0.3, 1.0], [[1.0, 0.0], [0.0, 1.0]], alpha=0.6).round(6).tolist()
     [[0.58, 0.6], [0.18, 1.0]]
     """
     if not 0 <= alpha <= 1:
@@ -129,7 +131,7 @@ def reliability_scores(expert: ArrayLike, similar: ArrayLike, alpha: float = 0.6
     return alpha * expert + (1 - alpha) * similar
 
 
-def reliable_neighbours(
+def choose_neighbours(
     scores: ArrayLike,
     target: int,
     k: int,
@@ -151,7 +153,7 @@ def reliable_neighbours(
 
     Examples
     --------
-    >>> reliable_neighbours([0.58, 0.60, 0.39, 0.76, 0.36], target=0, k=2).tolist()
+    >>> choose_neighbours([0.58, 0.60, 0.39, 0.76, 0.36], target=0, k=2).tolist()
     [3, 1]
     """
     row = np.asarray(scores, dtype=np.float64)
@@ -161,7 +163,7 @@ def reliable_neighbours(
     return pool[order][: max(k, 0)]
 
 
-def random_neighbours(
+def draw_neighbours(
     target: int,
     clients: int,
     k: int,
@@ -185,7 +187,7 @@ def random_neighbours(
 
     Examples
     --------
-    >>> sorted(random_neighbours(1, 4, 3, np.random.default_rng(0)).tolist())
+    >>> sorted(draw_neighbours(1, 4, 3, np.random.default_rng(0)).tolist())
     [0, 2, 3]
     """
     pool = _list_candidates(target, clients, eligible)
@@ -193,7 +195,7 @@ def random_neighbours(
     return np.asarray(rng.choice(pool, size=size, replace=False), dtype=np.int64)
 
 
-def ensemble_posterior(posteriors: ArrayLike, trust: ArrayLike) -> Floats:
+def average_posteriors(posteriors: ArrayLike, trust: ArrayLike) -> Floats:
     """P(i) = sum_n R_n g_n(i) / sum_n R_n over the models' clean posteriors (eq. 7).
 
     A model with a posterior that is not finite is left out; if all that remain have no trust, they
@@ -208,7 +210,7 @@ def ensemble_posterior(posteriors: ArrayLike, trust: ArrayLike) -> Floats:
 
     Examples
     --------
-    >>> ensemble_posterior([[0.9, 0.4], [0.8, 0.7]], [3.0, 1.0]).round(6).tolist()
+    >>> average_posteriors([[0.9, 0.4], [0.8, 0.7]], [3.0, 1.0]).round(6).tolist()
     [0.875, 0.475]
     """
     rows = np.asarray(posteriors, dtype=np.float64)

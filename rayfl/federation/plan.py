@@ -13,18 +13,18 @@ from rayfl.component import Count, slot
 from rayfl.errors import broken
 from rayfl.federation.dataset import Loader
 from rayfl.federation.datasets import DATASETS
+from rayfl.federation.interfaces import Noise, Partition
 from rayfl.federation.noise import NOISES
 from rayfl.federation.partition import PARTITIONS
 from rayfl.federation.scenario_store import read_header
 from rayfl.federation.split import SplitPlan
-from rayfl.federation.views import Noise, Partition
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 # Absolute at once: a tuning trial or a job runs in another directory than the one that the path was
 # written for.
-Place = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 _LoaderSlot = Annotated[Loader, slot(DATASETS)]
 _PartitionSlot = Annotated[Partition, slot(PARTITIONS)]
 _NoiseSlot = Annotated[Noise, slot(NOISES)]
@@ -33,7 +33,7 @@ _NoiseSlot = Annotated[Noise, slot(NOISES)]
 _NOT_RECORDED = {"data_root", "scenario"}
 
 
-def part(name: str) -> Any:
+def default_component(name: str) -> Any:
     """A default that is written as in a configuration file: by its `name`."""
     return Field(default=name, validate_default=True)
 
@@ -50,16 +50,16 @@ class FederationPlan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: _LoaderSlot = part("digits")
-    data_root: Place | None = None
+    data: _LoaderSlot = default_component("digits")
+    data_root: AbsolutePath | None = None
     clients: Count = 10
     labels: Literal["true", "given"] = "true"
     split: SplitPlan = Field(default_factory=SplitPlan)
-    partition: _PartitionSlot = part("iid")
-    noise: _NoiseSlot = part("none")
-    labelled_noise: _NoiseSlot = part("none")
-    public_noise: _NoiseSlot = part("none")
-    scenario: Place | None = None
+    partition: _PartitionSlot = default_component("iid")
+    noise: _NoiseSlot = default_component("none")
+    labelled_noise: _NoiseSlot = default_component("none")
+    public_noise: _NoiseSlot = default_component("none")
+    scenario: AbsolutePath | None = None
 
     def recorded(self) -> dict[str, Any]:
         """The settings that a scenario is made of, as plain mappings: no paths of this machine."""

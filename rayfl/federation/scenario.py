@@ -24,7 +24,8 @@ from rayfl.errors import ConfigError, DataError, broken
 from rayfl.federation.arrays import Bools, Floats, Ints
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset
-from rayfl.federation.datasets import data_root
+from rayfl.federation.datasets import find_data_root
+from rayfl.federation.interfaces import Assignment, Noise, Pool, Truth
 from rayfl.federation.scenario_store import (
     make_header,
     make_tables,
@@ -33,7 +34,6 @@ from rayfl.federation.scenario_store import (
     write_artefact,
 )
 from rayfl.federation.split import Role, cap_rows, split_training_set
-from rayfl.federation.views import Assignment, Noise, Pool, Truth
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -317,7 +317,7 @@ def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]
     seed
         Drives every draw of a new scenario; a saved one has been drawn.
     """
-    root = plan.data_root or data_root()
+    root = plan.data_root or find_data_root()
     dataset = plan.data.load(root)
     if plan.scenario is None:
         return dataset, build_scenario(plan, dataset, seed)

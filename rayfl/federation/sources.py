@@ -7,8 +7,8 @@ import shutil
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rayfl.federation.datasets.files import OnDisk
 from rayfl.federation.datasets.medmnist import MedMnist
+from rayfl.federation.datasets.on_disk import OnDisk
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from pydantic import BeforeValidator
 from rayfl.component import Count, Fraction, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Bools, Ints
-from rayfl.federation.views import UNUSED
+from rayfl.federation.interfaces import UNUSED as _UNUSED
 
 
 class Role(IntEnum):
     """What a sample is for when no client owns it; clients own by their ids, 0 and up."""
 
-    UNUSED = UNUSED
+    UNUSED = _UNUSED
     PUBLIC = -2
     VALIDATION = -3
     LABELLED = -4

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, PhaseError, broken
 from rayfl.fleet.accounts import Clock, Costs
-from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, nbytes
+from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, count_bytes
 from rayfl.fleet.replies import FinishedMap, FleetReplies, Mean
 from rayfl.fleet.streams import Streams
 from rayfl.fleet.sums.updates import UpdateId
@@ -420,7 +420,9 @@ class BaseFleet(Fleet):
         # A client that is visited twice in a round takes part once.
         costs.participants += sum(not tasks[outcome.client].visit for outcome in clients)
         # Numbers among the inputs are settings, which a real client would have been told once.
-        costs.down += len(clients) * nbytes(shared, scalars=False) + nbytes(own, scalars=False)
+        costs.down += len(clients) * count_bytes(shared, scalars=False) + count_bytes(
+            own, scalars=False
+        )
         costs.up += sum(outcome.up for outcome in clients)
         costs.forward += sum(outcome.forward for outcome in clients)
         costs.backward += sum(outcome.backward for outcome in clients)

@@ -278,7 +278,7 @@ def end_visit(visit: Visit, seconds: float) -> tuple[Done, Left]:
     peaks = {name: find_peak(vector) for name, vector in update.items()}
     sizes = {name: vector.nbytes for name, vector in update.items()}
     state_bytes = (
-        {name: nbytes(value) for name, value in out.state.items()} if out.state else NOTHING
+        {name: count_bytes(value) for name, value in out.state.items()} if out.state else NOTHING
     )
     finite = all(map(math.isfinite, peaks.values()))
     up += sum(sizes.values())
@@ -303,11 +303,11 @@ def count_report(out: object) -> int:
     report that is none."""
     if not isinstance(out, Out):
         raise TypeError(broken("a phase returns an Out(report, update, state)", type(out).__name__))
-    size = nbytes(out.report, private=True)
+    size = count_bytes(out.report, private=True)
     if size > REPORT_LIMIT:
         remedy = "Put weights into update and what the client needs again into state."
         raise ValueError(broken("a report stays under 1 MB", f"{size:,} bytes", remedy))
-    return nbytes(out.report) if size else 0
+    return count_bytes(out.report) if size else 0
 
 
 def lone_vector(update: Mapping[str, Vector]) -> Vector:
@@ -378,7 +378,7 @@ def _peak_of_chunk(flat: Vector) -> float:
     return max(abs(float(flat[flat.argmax()])), abs(float(flat[flat.argmin()])))
 
 
-def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
+def count_bytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
     """What a value costs on the wire: arrays and references by size, floats four bytes, text by
     length.
 
@@ -393,9 +393,9 @@ def nbytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:
         return value.nbytes
     if isinstance(value, Mapping):
         counted = [item for key, item in value.items() if private or not str(key).startswith("_")]
-        return sum(nbytes(item, scalars=scalars, private=private) for item in counted)
+        return sum(count_bytes(item, scalars=scalars, private=private) for item in counted)
     if isinstance(value, (list, tuple)):
-        return sum(nbytes(item, scalars=scalars, private=private) for item in value)
+        return sum(count_bytes(item, scalars=scalars, private=private) for item in value)
     if isinstance(value, (str, bytes)):
         return len(value) if scalars else 0
     return 4 if scalars and isinstance(value, (float, np.floating)) else 0

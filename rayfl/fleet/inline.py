@@ -17,9 +17,9 @@ from rayfl.fleet.executor import (
     Holdings,
     Task,
     copy_array,
+    count_bytes,
     freeze_array,
     map_leaves,
-    nbytes,
 )
 from rayfl.fleet.replies import FinishedMap, Mean
 from rayfl.fleet.sums.updates import UpdateId
@@ -57,7 +57,7 @@ class InlineFleet(BaseFleet):
 
     def put(self, value: Any) -> Ref:
         # As a store would: what the method does to its own array afterwards must not show.
-        return Ref(map_leaves(value, copy_array), nbytes=nbytes(value, scalars=False))
+        return Ref(map_leaves(value, copy_array), nbytes=count_bytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
         return _look_up(ref)

@@ -16,7 +16,7 @@ from rayfl.learn.batches import Batch, Notes, draw_batches, resolve_settings
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import BatchLoss, Fit, Pull, Trained, Trainee, refuse_misfits
 from rayfl.learn.losses.base import SampleLoss
-from rayfl.learn.optimisers import Descent, LooseSgd, Optimiser, make_optimiser, whole
+from rayfl.learn.optimisers import Descent, LooseSgd, Optimiser, keep_whole, make_optimiser
 from rayfl.learn.resident import Resident, Vector
 from rayfl.learn.training import LocalTraining
 
@@ -199,12 +199,12 @@ def open_descent(
     else:
         # Decay, and whatever changes a gradient, may reach numbers that no loss depends on.
         all_moves = settings.weight_decay or not plain or not resident.narrowed
-        live = whole if all_moves else resident.live
+        live = keep_whole if all_moves else resident.live
         yield make_optimiser(resident, settings, memory, live)
 
 
 @torch.no_grad()
-def outputs(
+def compute_outputs(
     learner: Learner,
     weights: Vector | None,
     x: NDArray[np.uint8],
@@ -239,7 +239,7 @@ def outputs(
     return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
 
 
-def sample_losses(logits: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
+def compute_losses(logits: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
     """Cross-entropy of every sample, in float64.
 
     Parameters

@@ -14,7 +14,7 @@ from rayfl.arrays import Floats, Vector
 from rayfl.errors import RayflError, broken
 from rayfl.estimate.probabilities import measure_confidence, softmax
 from rayfl.learn.augment.base import Augmentation
-from rayfl.learn.fit import LONE, outputs, sample_losses
+from rayfl.learn.fit import LONE, compute_losses, compute_outputs
 from rayfl.learn.learner import draw_seed
 from rayfl.learn.local_fit import Trainee
 
@@ -49,7 +49,7 @@ class Judged:
             remedy = "Use predicted or confidence, or judge client.on(images, labels)."
             raise RayflError(broken(rule, "samples whose labels are out of bounds", remedy))
         with np.errstate(all="ignore"):
-            return sample_losses(self.logits, self.labels)
+            return compute_losses(self.logits, self.labels)
 
     @cached_property
     def predicted(self) -> NDArray[np.int64]:
@@ -91,7 +91,7 @@ def judge(
     """
     learner = client.learner
     if view is None:
-        logits = outputs(
+        logits = compute_outputs(
             learner,
             w,
             client.x,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.errors import RayflError, broken
-from rayfl.learn.reached import Image, leave_out_padding
-from rayfl.learn.resident import Resident, Vector, blank
+from rayfl.learn.padding_free import Image, leave_out_padding
+from rayfl.learn.resident import Resident, Vector, make_blank
 from rayfl.learn.training import LocalTraining, Normalisation
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Learner:
         image: Image | None = None,
     ) -> None:
         self.image = image
-        self.fresh: Callable[[int], Vector] = blank
+        self.fresh: Callable[[int], Vector] = make_blank
         self.build = build
         self.training = training
         self.evaluation_batch = evaluation_batch
@@ -137,7 +137,7 @@ class Learner:
         """Have the calls of a compiled network counted from outside: a count would cut its graph in
         two."""
         compiled = cast(Callable[..., Any], net._compiled_call_impl)
-        times = len(entrances(net))
+        times = len(find_entrances(net))
 
         def call(*inputs: Any, **named: Any) -> Any:
             self.passes.add_forward(times * len(inputs[0]))
@@ -159,7 +159,7 @@ class Learner:
             if not torch.compiler.is_compiling():
                 passes.add_forward(len(inputs[0]))
 
-        for entrance in entrances(net):
+        for entrance in find_entrances(net):
             entrance.register_forward_pre_hook(count)
 
     def first_weights(self, i: int = 0) -> Vector:
@@ -271,12 +271,12 @@ class Learner:
                 self._smallest = 2
 
 
-def entrances(net: nn.Module) -> list[nn.Module]:
+def find_entrances(net: nn.Module) -> list[nn.Module]:
     """The layers that every pass through a network goes through once: the first one with weights;
     of several networks in one (`networks`), the first of each."""
     inner = getattr(net, "networks", None)
     if inner is not None:
-        return [layer for part in inner for layer in entrances(part)]
+        return [layer for part in inner for layer in find_entrances(part)]
     for module in net.modules():
         if any(True for _ in module.parameters(recurse=False)):
             return [module]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Confusion = NDArray[np.int64]
 
 
-def confusion_matrix(
+def count_confusions(
     truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
 ) -> Confusion:
     """How often each true class was called each class."""
@@ -19,7 +19,7 @@ def confusion_matrix(
     return counts.reshape(classes, classes)
 
 
-def accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> float:
+def measure_accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> float:
     """The share of right answers, over the samples of some classes if given; the argmax stays over
     all classes."""
     rows = np.arange(len(confusion)) if classes is None else np.asarray(classes)
@@ -28,7 +28,7 @@ def accuracy(confusion: Confusion, classes: Sequence[int] | None = None) -> floa
     return float(right / total) if total else float("nan")
 
 
-def among_first(logits: NDArray[np.float32], truth: NDArray[np.int64], few: int) -> int:
+def count_among_first(logits: NDArray[np.float32], truth: NDArray[np.int64], few: int) -> int:
     """How many samples have their class among the `few` highest logits; a tie is decided against
     it."""
     own = logits[np.arange(len(truth)), truth]
@@ -38,13 +38,13 @@ def among_first(logits: NDArray[np.float32], truth: NDArray[np.int64], few: int)
     return int(found.sum())
 
 
-def recalls(confusion: Confusion) -> NDArray[np.float64]:
+def measure_recalls(confusion: Confusion) -> NDArray[np.float64]:
     """Per class the share of its samples that was found; nan for a class without samples."""
     totals = confusion.sum(axis=1)
     return np.where(totals > 0, np.diag(confusion) / np.maximum(totals, 1), np.nan)
 
 
-def macro_f1(confusion: Confusion) -> float:
+def measure_macro_f1(confusion: Confusion) -> float:
     """The mean over all classes of 2 TP / (2 TP + FP + FN); a class that never occurs counts as
     0."""
     hits = np.diag(confusion)
@@ -53,10 +53,10 @@ def macro_f1(confusion: Confusion) -> float:
     return float(np.mean(np.where(either > 0, scores, 0.0)))
 
 
-def report(confusion: Confusion, loss: float) -> Mapping[str, float]:
+def summarise_confusion(confusion: Confusion, loss: float) -> Mapping[str, float]:
     """What every evaluation reports."""
     return {
-        "test/accuracy": accuracy(confusion),
+        "test/accuracy": measure_accuracy(confusion),
         "test/loss": loss,
-        "test/macro_f1": macro_f1(confusion),
+        "test/macro_f1": measure_macro_f1(confusion),
     }

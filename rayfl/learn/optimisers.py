@@ -29,7 +29,7 @@ Live = Callable[[Tensor], list[Tensor]]
 """The pieces of a flat tensor that change where nothing but a loss says so."""
 
 
-def whole(flat: Tensor) -> list[Tensor]:
+def keep_whole(flat: Tensor) -> list[Tensor]:
     """All of it is one piece."""
     return [flat]
 
@@ -62,14 +62,14 @@ class Sgd:
     """v <- momentum v + (g + weight_decay w);  w <- w - lr v."""
 
     def __init__(
-        self, trained: FlatParameters, settings: LocalTraining, live: Live = whole
+        self, trained: FlatParameters, settings: LocalTraining, live: Live = keep_whole
     ) -> None:
         self.settings = settings
         self.velocity = (
             torch.zeros_like(trained.gradient) if settings.momentum else trained.gradient
         )
         flat = (trained.parameters, trained.gradient, self.velocity)
-        self.pieces = [flat] if live is whole else list(zip(*map(live, flat), strict=True))
+        self.pieces = [flat] if live is keep_whole else list(zip(*map(live, flat), strict=True))
 
     def clear(self) -> None:
         for _, gradient, _ in self.pieces:
@@ -87,11 +87,11 @@ class Sgd:
         ]
 
     def dump(self) -> Vector:
-        return flat_memory(self.velocity if self.settings.momentum else self.velocity[:0])
+        return flatten_memory(self.velocity if self.settings.momentum else self.velocity[:0])
 
     def resume(self, memory: Vector) -> None:
         if self.settings.momentum:
-            self.velocity.copy_(tensor(memory))
+            self.velocity.copy_(make_tensor(memory))
 
 
 class LooseSgd:
@@ -167,12 +167,12 @@ class Adam:
 
     def dump(self) -> Vector:
         # float32 counts exactly up to 2^24 steps
-        return flat_memory(self.first.new_tensor([self.steps]), self.first, self.second)
+        return flatten_memory(self.first.new_tensor([self.steps]), self.first, self.second)
 
     def resume(self, memory: Vector) -> None:
         self.steps = int(memory[0])
         for moment, saved in zip(
-            (self.first, self.second), tensor(memory[1:]).chunk(2), strict=True
+            (self.first, self.second), make_tensor(memory[1:]).chunk(2), strict=True
         ):
             moment.copy_(saved)
 
@@ -181,7 +181,7 @@ def make_optimiser(
     trained: FlatParameters,
     settings: LocalTraining,
     memory: Vector | None = None,
-    live: Live = whole,
+    live: Live = keep_whole,
 ) -> Optimiser:
     """A fresh optimiser for one visit, or one that goes on with the memory of an earlier visit."""
     made: Optimiser = (
@@ -192,10 +192,10 @@ def make_optimiser(
     return made
 
 
-def flat_memory(*parts: Tensor) -> Vector:
+def flatten_memory(*parts: Tensor) -> Vector:
     """Tensors one behind the other, as numbers of their own."""
     return np.concatenate([part.cpu().numpy() for part in parts])
 
 
-def tensor(memory: Vector) -> Tensor:
+def make_tensor(memory: Vector) -> Tensor:
     return torch.from_numpy(np.array(memory, copy=not memory.flags.writeable))

@@ -26,7 +26,7 @@ Block = tuple[slice, ...]
 LARGE = 1 << 18  # numbers; below, the bookkeeping that spares a copy takes longer than the copy
 
 
-def blank(length: int) -> Vector:
+def make_blank(length: int) -> Vector:
     """A vector to be filled."""
     return np.empty(length, np.float32)
 
@@ -42,7 +42,7 @@ class Resident:
         # whole front part.
         self.tensors = sorted(net.parameters(), key=lambda parameter: not parameter.requires_grad)
         buffers = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
-        self.homes = list(homes([*self.tensors, *buffers], layout))
+        self.homes = list(place_tensors([*self.tensors, *buffers], layout))
         self.n_parameters = sum(tensor.numel() for tensor in self.tensors if tensor.requires_grad)
         self.flat = torch.empty(
             sum(home.length for home in self.homes), dtype=torch.float32, device=device
@@ -82,14 +82,14 @@ class Resident:
             self.flat.copy_(torch.from_numpy(np.require(weights, np.float32, "W")))
         return self
 
-    def dump(self, fresh: Callable[[int], Vector] = blank) -> Vector:
+    def dump(self, fresh: Callable[[int], Vector] = make_blank) -> Vector:
         """A copy of the weights, in memory of this kind."""
         source = self.flat.cpu().numpy() if self.array is None else self.array
         weights = fresh(len(source))
         np.copyto(weights, source)
         return weights
 
-    def give(self, fresh: Callable[[int], Vector] = blank) -> Vector:
+    def give(self, fresh: Callable[[int], Vector] = make_blank) -> Vector:
         """The weights, at the end of a visit. Large ones are not copied: their memory is given
         away, and the network gets other, by `move`, before anybody uses it again."""
         if not self.large:
@@ -171,11 +171,11 @@ class Home:
 
     def of(self, flat: Tensor) -> Tensor:
         """The view of it in a flat vector."""
-        whole = shaped(flat[self.span], self.shape, self.layout)
+        whole = shape_view(flat[self.span], self.shape, self.layout)
         return whole if self.block is None else whole[self.block]
 
 
-def homes(tensors: Sequence[Tensor], layout: Layout) -> Iterator[Home]:
+def place_tensors(tensors: Sequence[Tensor], layout: Layout) -> Iterator[Home]:
     """One behind the other."""
     start = 0
     for tensor in tensors:
@@ -184,7 +184,7 @@ def homes(tensors: Sequence[Tensor], layout: Layout) -> Iterator[Home]:
         start = stop
 
 
-def shaped(flat: Tensor, shape: torch.Size, layout: Layout) -> Tensor:
+def shape_view(flat: Tensor, shape: torch.Size, layout: Layout) -> Tensor:
     """A view of `flat` with this shape; convolution kernels in the layout."""
     if len(shape) == 4 and layout == "channels_last":
         out, inner, height, width = shape

@@ -96,7 +96,7 @@ class FeatureStore:
         return stem.with_suffix(".npy"), stem.with_suffix(".json")
 
 
-def chunks(count: int, size: int) -> list[slice]:
+def slice_rows(count: int, size: int) -> list[slice]:
     """Consecutive slices of at most `size` rows that cover `count` rows."""
     starts = range(0, count, size)
     return [slice(start, min(start + size, count)) for start in starts]

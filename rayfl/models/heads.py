@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 
-def projection_mlp(
+def build_projection_mlp(
     inputs: int,
     hidden: int,
     outputs: int,

@@ -68,7 +68,7 @@ class Architecture(Protocol):
         ...
 
 
-def initialise(
+def build_network(
     spec: Architecture,
     shape: Shape,
     classes: int,
@@ -148,6 +148,6 @@ def measure_features(
     return vectors.shape[1]
 
 
-def parameter_count(module: nn.Module) -> int:
+def count_parameters(module: nn.Module) -> int:
     """How many trainable numbers `module` holds; running statistics do not count."""
     return sum(parameter.numel() for parameter in module.parameters())

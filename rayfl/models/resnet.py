@@ -13,7 +13,7 @@ from rayfl.component import Fraction, Natural, component
 from rayfl.models.blocks import choose_norm
 from rayfl.models.network import Network, Shape
 from rayfl.models.norm import Norm
-from rayfl.models.weights import find_weights, load_exactly, strip_prefix
+from rayfl.models.weight_files import find_weights, load_exactly, strip_prefix
 
 _Stem = Literal["cifar", "imagenet"]
 _Repeats = tuple[int, int, int, int]

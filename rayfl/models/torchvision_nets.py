@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from rayfl.component import component
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.models.network import Network, Shape, measure_features
-from rayfl.models.weights import find_weights, load_exactly, strip_prefix
+from rayfl.models.weight_files import find_weights, load_exactly, strip_prefix
 
 
 @component
@@ -77,7 +77,7 @@ def _build_whole(
 
     known = models.list_models(module=models)
     if name not in known:
-        hint = nearest(name, known)
+        hint = suggest_nearest(name, known)
         names = ", ".join(known)
         raise ConfigError(f"torchvision has no network '{name}'. {hint} Known: {names}")
     if shape[2] != 3:

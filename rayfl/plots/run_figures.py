@@ -44,7 +44,7 @@ FEW_POINTS = 3
 """Fewer rounds than this are marked, for a line of one point is invisible."""
 
 
-def learning_curve(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
+def draw_learning_curve(history: Sequence[Mapping[str, Any]], title: str) -> Figure:
     """Test accuracy and, where the method selects labels, their precision and recall, over
     rounds.
 
@@ -91,7 +91,7 @@ def _draw_curve(
 # -- confusion -------------------------------------------------------------------------------------
 
 
-def confusion_figure(
+def draw_confusion(
     confusion: NDArray[np.int64],
     classes: Sequence[str],
     title: str,
@@ -171,7 +171,7 @@ def _write_counts(axes: Axes, confusion: NDArray[np.int64]) -> None:
 # -- estimates -------------------------------------------------------------------------------------
 
 
-def estimate_figure(
+def draw_estimate(
     name: str,
     believed: NDArray[np.float64],
     wrong: NDArray[np.float64],
@@ -186,7 +186,7 @@ def estimate_figure(
         The clients' true shares."""
     # A method may leave anything under a name that belongs to estimates.
     if believed.shape != wrong.shape:
-        return left_figure(name, believed)
+        return draw_left_array(name, believed)
     known = np.isfinite(believed)
     figure, axes = make_figure(5.5, 4)
     axes.scatter(
@@ -208,7 +208,7 @@ def estimate_figure(
 # -- what a method leaves --------------------------------------------------------------------------
 
 
-def left_figure(name: str, array: NDArray[Any]) -> Figure:
+def draw_left_array(name: str, array: NDArray[Any]) -> Figure:
     """An array that a method left, of whatever shape and kind: no figure may end a finished run.
 
     | what is left | what is drawn |

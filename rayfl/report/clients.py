@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.plots.run_figures import left_figure, paint_confusion
+from rayfl.plots.run_figures import draw_left_array, paint_confusion
 from rayfl.plots.style import choose_line_style, make_panel_figure, wrap_title
 from rayfl.report.material import (
     Drawing,
@@ -99,9 +99,9 @@ def collect_estimates(group: Group, name: str) -> NDArray[np.float64]:
 
 def correlate_points(points: NDArray[np.float64]) -> float:
     """Pearson's correlation of the two columns."""
-    from rayfl.estimate import pearson
+    from rayfl.estimate import measure_correlation
 
-    return pearson(points[:, 1], points[:, 0])
+    return measure_correlation(points[:, 1], points[:, 0])
 
 
 def _scatter_clients(
@@ -225,7 +225,7 @@ def _draw_left_arrays(
         array = read_array(group.first, name)
         if array is None:
             continue
-        figure = left_figure(name, array)
+        figure = draw_left_array(name, array)
         figure.axes[0].set_title(wrap_title(group.title, 60), fontsize=10)
         title = join_titles(heading, group.title, panel_title)
         drawing = Drawing(
@@ -255,7 +255,7 @@ def _describe_array(name: str, array: NDArray[Any]) -> str:
     size = f"{rows} clients" if square else f"{rows} x {columns} values"
     if not len(known):
         return f"{size}, none known of two."
-    where = " off the diagonal" if square else ""
+    where = " off the diagonal" if square and rows > 1 else ""
     return f"{size}, between {known.min():.3g} and {known.max():.3g}{where}."
 
 
@@ -318,11 +318,11 @@ def _choose_medium(shown: Any) -> dict[str, Any]:
 def _find_distributions(record: Record) -> Mapping[str, Any]:
     """The federation's figures, drawn anew; where its data is not here, those that the run drew."""
     from rayfl.errors import RayflError
-    from rayfl.federation.describe_scenario import figures
+    from rayfl.federation.scenario_display import draw_scenario_figures
 
     try:
         _, _, scenario = open_run_federation(record)
-        return dict(figures(scenario))
+        return dict(draw_scenario_figures(scenario))
     except RayflError:
         pictures = {name: read_picture(record, name) for name in DISTRIBUTIONS}
         return {name: picture for name, picture in pictures.items() if picture is not None}

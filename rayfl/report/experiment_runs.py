@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfl.config.schema import mask
-from rayfl.errors import ConfigError, StorageError, broken, nearest
-from rayfl.run.store import LAST, Record, read
+from rayfl.config.secrets import mask_secrets
+from rayfl.errors import ConfigError, StorageError, broken, suggest_nearest
+from rayfl.run.store import LAST, Record, read_record
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, TableLayout
-from rayfl.tracking.tracker import quiet_client
+from rayfl.tracking.store import open_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -80,15 +80,15 @@ def read_experiment(name: str, uri: str) -> StudyResult:
         The experiment.
     uri
         The MLflow store that has it."""
-    client = quiet_client(uri)
+    client = open_client(uri)
     try:
         found = list(_iterate_tracked(client, name, uri))
     except (ConfigError, StorageError):
         raise
     except Exception as error:
-        short = str(mask(str(error))).splitlines()[0]
+        short = str(mask_secrets(str(error))).splitlines()[0]
         rule = "the MLflow store must answer"
-        raise StorageError(broken(rule, f"{mask(uri)}: {short}")) from error
+        raise StorageError(broken(rule, f"{mask_secrets(uri)}: {short}")) from error
     if not found:
         rule = f"experiment '{name}' needs a finished run"
         raise ConfigError(broken(rule, "none", "Wait for one, or name another."))
@@ -110,7 +110,7 @@ def _iterate_tracked(client: MlflowClient, name: str, uri: str) -> Iterator[Trac
         if not set(tags) >= NEEDED:
             continue
         directory = local.get(run.info.run_id)
-        record = _fetch_run(client, run) if directory is None else read(directory)
+        record = _fetch_run(client, run) if directory is None else read_record(directory)
         if record is not None:
             yield TrackedRun(tags, run.data.params, record)
 
@@ -120,8 +120,8 @@ def _find_experiment(client: MlflowClient, name: str, uri: str) -> Experiment:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         known = [each.name for each in client.search_experiments()]
-        remedy = nearest(name, known) or f"There are: {', '.join(known)}"
-        raise ConfigError(broken(f"{mask(uri)} has the experiment", name, remedy))
+        remedy = suggest_nearest(name, known) or f"There are: {', '.join(known)}"
+        raise ConfigError(broken(f"{mask_secrets(uri)} has the experiment", name, remedy))
     return experiment
 
 
@@ -164,7 +164,7 @@ def _fetch_run(client: MlflowClient, run: Run) -> Record:
         "history": history,
     }
     (directory / "result.json").write_text(json.dumps(ended))
-    record = read(directory)
+    record = read_record(directory)
     assert record is not None
     return record
 

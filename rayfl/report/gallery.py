@@ -13,10 +13,10 @@ from rayfl.report.clients import (
 )
 from rayfl.report.costs import draw_costs
 from rayfl.report.curves import draw_curves, draw_precision_recall
+from rayfl.report.feature_space import draw_retrieved, draw_tsne
 from rayfl.report.material import Drawing, Group, NoData, Panel
 from rayfl.report.sensitivity import draw_sensitivity
 from rayfl.report.slots import find_compared_axis
-from rayfl.report.space import draw_retrieved, draw_tsne
 from rayfl.run.store import Record
 from rayfl.study.result import CellResult, StudyResult
 from rayfl.study.schema import FIGURES, Score

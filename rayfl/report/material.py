@@ -109,9 +109,9 @@ def read_picture(record: Record, name: str) -> bytes | None:
 
 def read_config(record: Record) -> Config:
     """The configuration of a run as it was; where it wrote to does not matter any more."""
-    from rayfl.config.schema import validated
+    from rayfl.config.schema import validate_config
 
-    return validated(record.config, str(record.directory / "config.yaml"))
+    return validate_config(record.config, str(record.directory / "config.yaml"))
 
 
 def open_run_federation(record: Record) -> tuple[Config, Dataset, Scenario]:

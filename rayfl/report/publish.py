@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rayfl.config.schema import mask
+from rayfl.config.secrets import mask_secrets
 from rayfl.errors import StorageError, broken
 from rayfl.plots.style import render_png
 from rayfl.report.chart import draw_chart
@@ -16,7 +16,7 @@ from rayfl.report.markdown import write_markdown
 from rayfl.report.material import Drawing
 from rayfl.report.page import write_page
 from rayfl.study.result import StudyResult
-from rayfl.tracking.view import arrange
+from rayfl.tracking.experiment_view import arrange_experiment
 from rayfl.version import __version__
 
 KIND = "report"
@@ -98,9 +98,9 @@ def log_report(
     try:
         return _log_run(result, directory, uri, experiment)
     except Exception as error:
-        short = str(mask(str(error))).splitlines()[0]
+        short = str(mask_secrets(str(error))).splitlines()[0]
         rule = "the MLflow store must answer"
-        raise StorageError(broken(rule, f"{mask(uri)}: {short}")) from error
+        raise StorageError(broken(rule, f"{mask_secrets(uri)}: {short}")) from error
 
 
 def _log_run(
@@ -109,9 +109,9 @@ def _log_run(
     uri: str,
     experiment: str,
 ) -> str:
-    from rayfl.tracking.tracker import artifact_root, quiet_client
+    from rayfl.tracking.store import artifact_root, open_client
 
-    client = quiet_client(uri)
+    client = open_client(uri)
     found = client.get_experiment_by_name(experiment)
     if found is None:
         place = client.create_experiment(experiment, artifact_root(uri))
@@ -123,6 +123,6 @@ def _log_run(
     run = client.create_run(place, run_name=f"report {result.name}", tags=tags)
     client.log_artifacts(run.info.run_id, str(directory), "report")
     client.set_terminated(run.info.run_id, "FINISHED")
-    arrange(client, place)
+    arrange_experiment(client, place)
     page = f"#/experiments/{place}/runs/{run.info.run_id}/artifacts/report/index.html"
     return f"{page}?workflowType=machine_learning"

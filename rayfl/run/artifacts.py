@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.config.schema import Config
-from rayfl.config.secrets import mask
+from rayfl.config.secrets import mask_secrets
 from rayfl.durable import write_file
 from rayfl.federation.scenario import Scenario
 from rayfl.run.assembly import NetworkRecipe, filled_network
 from rayfl.run.directory import refuse_unwritable
 from rayfl.run.engine import Outcome
-from rayfl.run.environment import git_commit, machine, versions
+from rayfl.run.environment import describe_machine, git_commit, library_versions
 from rayfl.run.signals import Interrupted
-from rayfl.tracking.tracker import Tracker, default_uri
+from rayfl.tracking.store import default_uri
+from rayfl.tracking.tracker import Tracker
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def track_run(config: Config, directory: Path, scenario: Scenario) -> Iterator[T
 
 
 def _describe_run(tracker: Tracker, config: Config, scenario: Scenario, directory: Path) -> None:
-    from rayfl.federation.describe_scenario import summary
+    from rayfl.federation.scenario_display import list_scenario_facts
 
     tags = {
         **{slot: config.name_of(slot) for slot in ("method", "model", "partition", "noise")},
@@ -70,14 +71,14 @@ def _describe_run(tracker: Tracker, config: Config, scenario: Scenario, director
         "rayfl": __version__,
         "git": git_commit(),
         "fleet": config.fleet,
-        **machine(),
-        **versions(),
+        **describe_machine(),
+        **library_versions(),
         **config.tracking.tags,
     }
-    experiment = mask(config.tracking.experiment)
-    name = mask(config.tracking.run_name) or directory.name
+    experiment = mask_secrets(config.tracking.experiment)
+    name = mask_secrets(config.tracking.run_name) or directory.name
     tracker.start(experiment, name, tags, flatten_settings(config.resolved()))
-    text = "\n".join(f"{key}: {value}" for key, value in summary(scenario))
+    text = "\n".join(f"{key}: {value}" for key, value in list_scenario_facts(scenario))
     (directory / "scenario.txt").write_text(text + "\n", encoding="utf-8")
     for file in ("config.yaml", "scenario.txt"):
         tracker.artifact(directory / file)
@@ -116,7 +117,7 @@ def conclude_run(
     tracker.artifact(directory / "arrays.npz")
     for path in _save_figures(directory / "figures", config, scenario, outcome):
         tracker.artifact(path, "figures")
-    with _optional("the model in MLflow's form"):
+    with _optional_output("the model in MLflow's form"):
         tracker.model(_save_model(directory / "model", recipe, outcome))
 
 
@@ -155,32 +156,32 @@ def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:
 
 def _save_figures(folder: Path, config: Config, scenario: Scenario, outcome: Outcome) -> list[Path]:
     """The run's figures, and those of its scenario, as PNG files."""
-    from rayfl.federation.describe_scenario import figures
+    from rayfl.federation.scenario_display import draw_scenario_figures
     from rayfl.plots.run_figures import (
-        confusion_figure,
-        estimate_figure,
-        learning_curve,
-        left_figure,
+        draw_confusion,
+        draw_estimate,
+        draw_learning_curve,
+        draw_left_array,
     )
 
     method = config.name_of("method")
     title = f"{method} on {scenario.dataset.name}, seed {config.seed}"
     drawn: dict[str, Figure] = {}
-    with _optional("the figures of the scenario"):
-        drawn |= figures(scenario)
-    with _optional("the figure learning_curve"):
-        drawn["learning_curve"] = learning_curve(outcome.history, title)
+    with _optional_output("the figures of the scenario"):
+        drawn |= draw_scenario_figures(scenario)
+    with _optional_output("the figure learning_curve"):
+        drawn["learning_curve"] = draw_learning_curve(outcome.history, title)
     if outcome.verdict is not None:
-        with _optional("the figure confusion"):
+        with _optional_output("the figure confusion"):
             confusion = outcome.verdict.confusion
-            drawn["confusion"] = confusion_figure(confusion, scenario.classes, title)
+            drawn["confusion"] = draw_confusion(confusion, scenario.classes, title)
     for name, array in outcome.left.items():
         short = name.rpartition("/")[2]
-        with _optional(f"the figure {name}"):
+        with _optional_output(f"the figure {name}"):
             if not name.startswith("estimate/"):
-                drawn[name] = left_figure(name, array)
+                drawn[name] = draw_left_array(name, array)
             elif scenario.realised is not None:
-                drawn[short] = estimate_figure(short, array, scenario.realised)
+                drawn[short] = draw_estimate(short, array, scenario.realised)
     return _save_drawn(folder, drawn)
 
 
@@ -190,14 +191,14 @@ def _save_drawn(folder: Path, drawn: Mapping[str, Figure]) -> list[Path]:
     for name, figure in drawn.items():
         # A name that a method gave may look like a path.
         path = folder / f"{name.replace('/', '-')}.png"
-        with _optional(f"the figure {name}"):
+        with _optional_output(f"the figure {name}"):
             figure.savefig(path, dpi=DPI)
             paths.append(path)
     return sorted(paths)
 
 
 @contextmanager
-def _optional(what: str) -> Iterator[None]:
+def _optional_output(what: str) -> Iterator[None]:
     """The result stands: what is wrong with something to look at is said, and does not end the
     run."""
     try:
@@ -211,7 +212,7 @@ def _save_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome) -> Path:
     """The global model in MLflow's form, with a signature."""
     import mlflow
 
-    from rayfl.tracking.tracker import save_model
+    from rayfl.tracking.saved_model import save_model
 
     height, width, channels = recipe.shape
     weights = next(iter(outcome.models.values()))

@@ -97,7 +97,7 @@ class LearnerRecipe:
         return Learner(self.network, config.training, self.normalisation, self.device, batch, shape)
 
 
-def spec_of(config: Config, dataset: Dataset, scenario: Scenario, device: str) -> Spec:
+def build_spec(config: Config, dataset: Dataset, scenario: Scenario, device: str) -> Spec:
     """What every place of the fleet needs to know."""
     network = NetworkRecipe(config, dataset.shape, len(scenario.classes))
     return Spec(
@@ -115,7 +115,7 @@ def normalisation_of(config: Config, dataset: Dataset) -> Normalisation:
     if wanted is None:
         return Normalisation()
     if wanted == "dataset":
-        mean, std = moments(dataset.train.x)
+        mean, std = measure_moments(dataset.train.x)
         return Normalisation(mean=tuple(mean), std=tuple(np.maximum(std, 1e-6)))
     channels = dataset.shape[2]
     for name in ("mean", "std"):
@@ -127,7 +127,7 @@ def normalisation_of(config: Config, dataset: Dataset) -> Normalisation:
     return wanted
 
 
-def moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def measure_moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Per-channel mean and standard deviation of pixels in [0, 1], from exact counts of the 256
     values."""
     values = np.arange(256) / 255
@@ -139,19 +139,19 @@ def moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float
     return mean, np.sqrt(np.maximum(variance, 0))
 
 
-def seen_by(method: Algorithm, scenario: Scenario) -> Scenario:
+def narrow_scenario(method: Algorithm, scenario: Scenario) -> Scenario:
     """The scenario with the labels that the method's clients are to get."""
     if method.labels == "given":
         return scenario
     return scenario.correct_only() if method.labels == "clean" else scenario.truly_labelled()
 
 
-def holdings_of(config: Config, dataset: Dataset, scenario: Scenario) -> Holdings:
+def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Holdings:
     """The arrays that lie on every node. True labels are not among them, nor labels that the method
     may not see."""
     order, starts = scenario.by_owner
     first = -int(min(Role))
-    sets, rows_of = {"test": test_set(dataset, scenario)}, {"test": scenario.test}
+    sets, rows_of = {"test": take_test_set(dataset, scenario)}, {"test": scenario.test}
     if config.method.encoders():
         sets["train"], rows_of["train"] = Shard(dataset.train.x, None), None
     for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED):
@@ -172,16 +172,16 @@ def holdings_of(config: Config, dataset: Dataset, scenario: Scenario) -> Holding
         client_labels=config.method.client_labels,
         classes=len(scenario.classes),
         fingerprints={
-            name: "all" if rows is None else rows_hash(rows) for name, rows in rows_of.items()
+            name: "all" if rows is None else hash_rows(rows) for name, rows in rows_of.items()
         },
     )
 
 
-def rows_hash(rows: NDArray[np.int64]) -> str:
+def hash_rows(rows: NDArray[np.int64]) -> str:
     return hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()[:16]
 
 
-def test_set(dataset: Dataset, scenario: Scenario) -> Shard:
+def take_test_set(dataset: Dataset, scenario: Scenario) -> Shard:
     """The test images that the scenario keeps, with their clean labels (for the evaluation
     only)."""
     if scenario.test is None:

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from rayfl.config.secrets import mask
+from rayfl.config.secrets import mask_secrets
 from rayfl.errors import StorageError, broken
 from rayfl.run.checkpoint_files import open_files
-from rayfl.run.codec import check_state, pack, unpack
+from rayfl.run.codec import check_state, pack_tree, unpack_tree
 
 log = logging.getLogger("rayfl")
 
@@ -53,12 +53,12 @@ class CheckpointStore:
     """The checkpoints of one run below one URI."""
 
     def __init__(self, uri: str) -> None:
-        self.uri = mask(uri)
+        self.uri = mask_secrets(uri)
         try:
             self.files = open_files(uri)
         except (OSError, ValueError) as error:
             rule = "checkpoints need a writable place"
-            got = f"{self.uri} ({mask(str(error))})"
+            got = f"{self.uri} ({mask_secrets(str(error))})"
             raise StorageError(broken(rule, got, "Set checkpoint.uri.")) from error
         self._written: dict[tuple[int, str], tuple[Any, str, str]] = {}
         self._manifests: dict[int, Mapping[str, Any]] = {}
@@ -71,7 +71,7 @@ class CheckpointStore:
             lock = self.files.lock(WRITER_SECONDS)
         except OSError as error:
             rule = "checkpoints need a writable place"
-            got = f"{self.uri} ({mask(str(error))})"
+            got = f"{self.uri} ({mask_secrets(str(error))})"
             raise StorageError(broken(rule, got, "Set checkpoint.uri.")) from error
         try:
             yield
@@ -112,14 +112,14 @@ class CheckpointStore:
             named = clients[str(client)] = {}
             for key, ref in entries.items():
                 named[key] = self._entry(client, key, ref, snapshot.round, fetch)
-        blob = pack({"state": snapshot.state, "history": json.dumps(snapshot.history)}, leaf)
+        blob = pack_tree({"state": snapshot.state, "history": json.dumps(snapshot.history)}, leaf)
         name = state_name(snapshot.round)
         self._put(name, blob)
         return seal_manifest(
             {
                 "format": FORMAT,
                 "round": snapshot.round,
-                "state": [name, sha256(blob)],
+                "state": [name, hash_blob(blob)],
                 "clients": clients,
                 "meta": dict(snapshot.meta),
             }
@@ -132,8 +132,8 @@ class CheckpointStore:
         if known is None or known[0] is not ref:
             value = fetch(ref)
             check_state(value, modules=(), path=f"the state '{key}' of client {client}")
-            blob = pack(value)
-            known = (ref, f"{entry_stem(client, key)}{round_:06d}", sha256(blob))
+            blob = pack_tree(value)
+            known = (ref, f"{entry_stem(client, key)}{round_:06d}", hash_blob(blob))
             self._put(known[1], blob)
             self._written[client, key] = known
         return [known[1], known[2]]
@@ -218,7 +218,7 @@ class CheckpointStore:
         self, manifest: Mapping[str, Any], modules: set[str], leaf: Callable[[Any], Any]
     ) -> tuple[Any, list[Any]]:
         """The method's state and the history that a manifest names."""
-        tree = unpack(self._read(*manifest["state"]), modules, leaf)
+        tree = unpack_tree(self._read(*manifest["state"]), modules, leaf)
         history = json.loads(tree["history"])
         rounds = [record["round"] for record in history]
         if rounds != list(range(1, manifest["round"] + 1)):
@@ -231,7 +231,7 @@ class CheckpointStore:
     ) -> Any:
         """One entry of a client's state, stored by `put`; remembered, so that it is not written
         again unchanged."""
-        ref = put(unpack(self._read(*named)))
+        ref = put(unpack_tree(self._read(*named)))
         self._written[client, key] = (ref, *named)
         return ref
 
@@ -243,8 +243,8 @@ class CheckpointStore:
 
     def _read(self, name: str, digest: str) -> bytes:
         blob = self.files.read(name)
-        if sha256(blob) != digest:
-            found, said = sha256(blob)[:12], digest[:12]
+        if hash_blob(blob) != digest:
+            found, said = hash_blob(blob)[:12], digest[:12]
             raise StorageError(f"{name} has sha256 {found}, its manifest says {said}")
         return blob
 
@@ -275,7 +275,7 @@ def entry_names(manifest: Mapping[str, Any]) -> Iterator[str]:
 def seal_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with a hash of all else that is in it."""
     content = {name: manifest[name] for name in manifest if name != "sha256"}
-    return {**content, "sha256": sha256(json.dumps(content, sort_keys=True).encode())}
+    return {**content, "sha256": hash_blob(json.dumps(content, sort_keys=True).encode())}
 
 
 def check_manifest(manifest: Any, number: int) -> None:
@@ -310,5 +310,5 @@ def _check_entry_name(client: str, key: str, name: str, number: int) -> None:
         raise StorageError(broken(f"an entry of round {number} was written by then", name))
 
 
-def sha256(blob: bytes) -> str:
+def hash_blob(blob: bytes) -> str:
     return hashlib.sha256(blob).hexdigest()

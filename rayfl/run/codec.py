@@ -29,18 +29,20 @@ OWN = "rayfl"
 _PLAIN = (bool, int, float, str)
 
 
-def pack(value: Any, leaf: Leaf = lambda value: value) -> bytes:
+def pack_tree(value: Any, leaf: Leaf = lambda value: value) -> bytes:
     """Bytes of a tree; `leaf` is asked first about every node."""
     from safetensors.numpy import save
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    tree = _encode(value, leaf, arrays)
+    tree = _encode_node(value, leaf, arrays)
     # safetensors refuses an empty file, and wants contiguous arrays.
     blob: bytes = save({"_": np.zeros(1, np.uint8), **arrays}, metadata={"tree": json.dumps(tree)})
     return blob
 
 
-def unpack(blob: bytes, modules: Collection[str] = (), leaf: Leaf = lambda value: value) -> Any:
+def unpack_tree(
+    blob: bytes, modules: Collection[str] = (), leaf: Leaf = lambda value: value
+) -> Any:
     """The tree in `blob`; dataclasses only of rayfl and of the named modules; `leaf` sees what
     `pack`'s leaf had marked."""
     from safetensors import SafetensorError
@@ -49,7 +51,7 @@ def unpack(blob: bytes, modules: Collection[str] = (), leaf: Leaf = lambda value
     try:
         header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         tree = json.loads(header["__metadata__"]["tree"])
-        return _decode(tree, modules, leaf, load(blob))
+        return _decode_node(tree, modules, leaf, load(blob))
     except (
         SafetensorError,
         ArithmeticError,
@@ -102,11 +104,11 @@ def check_state(
         With the path of the field, as in `Corrected.noisy`.
     """
     found: set[type[Any]] = set()
-    _check(value, path or type(value).__name__, is_leaf, modules, found)
+    _check_node(value, path or type(value).__name__, is_leaf, modules, found)
     return {cls.__module__ for cls in found}
 
 
-def _check(
+def _check_node(
     value: Any,
     path: str,
     is_leaf: Callable[[Any], bool],
@@ -116,29 +118,29 @@ def _check(
     kind = type(value)
     if value is None or kind in _PLAIN or is_leaf(value):
         return
-    if isinstance(value, (np.ndarray, np.generic)) and _fits(value):
+    if isinstance(value, (np.ndarray, np.generic)) and _is_storable(value):
         return
     if kind in (list, tuple):
         for number, item in enumerate(value):
             if type(item) not in _PLAIN:  # there may be very many of these
-                _check(item, f"{path}[{number}]", is_leaf, modules, found)
+                _check_node(item, f"{path}[{number}]", is_leaf, modules, found)
     elif kind is dict:
         for key, item in value.items():
             _check_key(key, path)
             if type(item) not in _PLAIN:
-                _check(item, f"{path}[{key!r}]", is_leaf, modules, found)
+                _check_node(item, f"{path}[{key!r}]", is_leaf, modules, found)
     elif dataclasses.is_dataclass(kind):
         if kind not in found:
             _refuse_unreadable(kind, path, modules)
             found.add(kind)
         for field in dataclasses.fields(value):
             item = getattr(value, field.name)
-            _check(item, f"{path}.{field.name}", is_leaf, modules, found)
+            _check_node(item, f"{path}.{field.name}", is_leaf, modules, found)
     else:
-        raise _unfit(value, path)
+        raise _unfit_error(value, path)
 
 
-def _fits(value: Any) -> bool:
+def _is_storable(value: Any) -> bool:
     # An object array would be a pickle.
     return isinstance(value, np.str_) or value.dtype.name in DTYPES
 
@@ -173,7 +175,7 @@ def _is_known(module: str, modules: Collection[str]) -> bool:
     return module in modules or module.partition(".")[0] == OWN
 
 
-def _unfit(value: Any, path: str) -> StorageError:
+def _unfit_error(value: Any, path: str) -> StorageError:
     is_array = isinstance(value, (np.ndarray, np.generic))
     what = f"an array of {value.dtype}" if is_array else type(value).__name__
     where = f"{what} at {path}" if path else what
@@ -184,10 +186,10 @@ def _unfit(value: Any, path: str) -> StorageError:
 # -- encoding --------------------------------------------------------------------------------------
 
 
-def _encode(value: Any, leaf: Leaf, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _encode_node(value: Any, leaf: Leaf, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     value = leaf(value)
     if isinstance(value, np.generic) and not isinstance(value, str):
-        return {"scalar": _encode(np.asarray(value), leaf, arrays)}
+        return {"scalar": _encode_node(np.asarray(value), leaf, arrays)}
     if value is None or type(value) in _PLAIN or isinstance(value, np.str_):
         return value
     if isinstance(value, np.ndarray) and value.dtype.name in DTYPES:
@@ -195,24 +197,24 @@ def _encode(value: Any, leaf: Leaf, arrays: dict[str, np.ndarray[Any, Any]]) -> 
         arrays[name] = np.ascontiguousarray(value)
         return {"array": name, "shape": list(value.shape)}
     if isinstance(value, Marked):
-        return {"marked": _encode(value.value, lambda item: item, arrays)}
+        return {"marked": _encode_node(value.value, lambda item: item, arrays)}
     # Exact types: a named tuple or a defaultdict would come back as something else.
     if type(value) in (list, tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(item, leaf, arrays) for item in value]}
+        return {kind: [_encode_node(item, leaf, arrays) for item in value]}
     if type(value) is dict:
         for key in value:
             _check_key(key, type(value).__name__)
-        return {"items": [[key, _encode(item, leaf, arrays)] for key, item in value.items()]}
+        return {"items": [[key, _encode_node(item, leaf, arrays)] for key, item in value.items()]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         cls = type(value)
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         path = f"{cls.__module__}:{cls.__qualname__}"
-        return {"class": path, "fields": _encode(fields, leaf, arrays)}
-    raise _unfit(value, "")
+        return {"class": path, "fields": _encode_node(fields, leaf, arrays)}
+    raise _unfit_error(value, "")
 
 
-def _decode(tree: Any, modules: Collection[str], leaf: Leaf, arrays: dict[str, Any]) -> Any:
+def _decode_node(tree: Any, modules: Collection[str], leaf: Leaf, arrays: dict[str, Any]) -> Any:
     if not isinstance(tree, dict):
         return tree
     if "array" in tree:
@@ -220,17 +222,17 @@ def _decode(tree: Any, modules: Collection[str], leaf: Leaf, arrays: dict[str, A
         array.flags.writeable = False
         return array
     if "scalar" in tree:
-        return _decode(tree["scalar"], modules, leaf, arrays)[()]
+        return _decode_node(tree["scalar"], modules, leaf, arrays)[()]
     if "marked" in tree:
-        return leaf(_decode(tree["marked"], modules, leaf, arrays))
+        return leaf(_decode_node(tree["marked"], modules, leaf, arrays))
     if "items" in tree:
-        return {key: _decode(item, modules, leaf, arrays) for key, item in tree["items"]}
+        return {key: _decode_node(item, modules, leaf, arrays) for key, item in tree["items"]}
     if "class" in tree:
-        fields = _decode(tree["fields"], modules, leaf, arrays)
+        fields = _decode_node(tree["fields"], modules, leaf, arrays)
         return _find_dataclass(tree["class"], modules)(**fields)
     ((kind, items),) = tree.items()
     container = {"list": list, "tuple": tuple}[kind]
-    return container(_decode(item, modules, leaf, arrays) for item in items)
+    return container(_decode_node(item, modules, leaf, arrays) for item in items)
 
 
 def _find_dataclass(path: str, modules: Collection[str]) -> type[Any]:

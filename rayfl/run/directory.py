@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from rayfl.config.files import parsed
-from rayfl.config.schema import Config, validated
+from rayfl.config.files import parse_file
+from rayfl.config.schema import Config, validate_config
 from rayfl.durable import write_file
 from rayfl.errors import ConfigError, RayflError, StorageError, broken
 from rayfl.federation.scenario import Scenario
@@ -100,7 +100,7 @@ def read_digest(directory: Path) -> str | None:
     if isinstance(facts.get("digest"), str):
         return str(facts["digest"])
     try:
-        return validated(parsed(directory / "config.yaml")).digest
+        return validate_config(parse_file(directory / "config.yaml")).digest
     except RayflError:
         return None
 

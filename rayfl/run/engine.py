@@ -25,12 +25,12 @@ from rayfl.config.schema import Config
 from rayfl.errors import PhaseError, RayflError, StorageError, broken
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.base import BaseFleet, Errand
-from rayfl.fleet.executor import nbytes
+from rayfl.fleet.executor import count_bytes
 from rayfl.protocol import SERVER, ClientId, NobodyLeft, Ref, Report, Vector
-from rayfl.run.assembly import seen_by
+from rayfl.run.assembly import narrow_scenario
 from rayfl.run.checkpoint import CheckpointStore, Snapshot
 from rayfl.run.codec import Marked, check_state
-from rayfl.run.environment import versions
+from rayfl.run.environment import library_versions
 from rayfl.run.evaluation import Examination, Judge, Verdict, identify_model
 from rayfl.run.features import share_features
 from rayfl.run.signals import Interrupted
@@ -106,7 +106,7 @@ class Engine:
     ) -> None:
         self.config = config
         self.method = config.method
-        self.scenario = seen_by(config.method, scenario)
+        self.scenario = narrow_scenario(config.method, scenario)
         self.uri = checkpoint_uri
         self.shape = shape
         self.features = features
@@ -115,7 +115,7 @@ class Engine:
             **meta,
             "digest": config.digest,
             "scenario": scenario.sha256,
-            "versions": {**versions(), "threads": str(threads)},
+            "versions": {**library_versions(), "threads": str(threads)},
         }
         self.reached: Reached | None = None
         # Made where the engine runs: it travels there before.
@@ -370,7 +370,7 @@ class Engine:
     def _stored(self, client: ClientId, key: str, named: tuple[str, str]) -> Ref:
         def put(value: Any) -> Ref:
             ref = self.fleet.put({key: value})
-            return Ref(ref.handle, key, nbytes(value))
+            return Ref(ref.handle, key, count_bytes(value))
 
         ref: Ref = self.store.entry(client, key, named, put)
         return ref

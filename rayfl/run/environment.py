@@ -14,7 +14,7 @@ from runpy import run_path
 import numpy as np
 
 
-def versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """The libraries whose kernels decide bits."""
     # torch's own word, which names its build; to import torch for it would take a second and 250
     # MB.
@@ -33,7 +33,7 @@ def git_commit() -> str:
     return found.stdout.strip()
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """What the system is; its name is hashed."""
     facts = [platform.machine(), platform.system(), f"{os.cpu_count()} cores"]
     host = hashlib.sha256(platform.node().encode())

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from rayfl.config.schema import Config
 from rayfl.estimate import (
     adjusted_rand_index,
-    label_precision,
-    label_recall,
-    mean_of_known,
-    pearson,
-    repair_quality,
+    average_known,
+    measure_correlation,
+    measure_precision,
+    measure_recall,
+    measure_repair,
 )
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
@@ -61,16 +61,16 @@ def evaluate_part(
     classes: int,
 ) -> Out:
     """Confusion matrix and summed loss on a part of the test set, of a model or an ensemble."""
-    from rayfl.learn.fit import sample_losses
+    from rayfl.learn.fit import compute_losses
 
     truth = test.y[start:stop]  # type: ignore[index]
     logits = answer_images(client, w, test.x[start:stop])
-    confusion = metrics.confusion_matrix(truth, logits.argmax(axis=1), classes)
+    confusion = metrics.count_confusions(truth, logits.argmax(axis=1), classes)
     return Out(
         {
             "confusion": confusion.astype(np.int32),
-            "loss": float(sample_losses(logits, truth).sum()),
-            "among": metrics.among_first(logits, truth, TOP),
+            "loss": float(compute_losses(logits, truth).sum()),
+            "among": metrics.count_among_first(logits, truth, TOP),
         }
     )
 
@@ -78,11 +78,11 @@ def evaluate_part(
 def answer_images(client: Client, w: Vector | tuple[Vector, ...], x: Images) -> Vector:
     """Logits of a model; of several, the logarithm of their mean probabilities."""
     from rayfl.estimate.probabilities import softmax
-    from rayfl.learn.fit import outputs
+    from rayfl.learn.fit import compute_outputs
 
     if not isinstance(w, tuple):
-        return outputs(client.learner, w, x)
-    shares = [softmax(outputs(client.learner, one, x)) for one in w]
+        return compute_outputs(client.learner, w, x)
+    shares = [softmax(compute_outputs(client.learner, one, x)) for one in w]
     # A probability of 0 is one that float64 cannot tell from it.
     mean = np.maximum(np.mean(shares, axis=0), np.finfo(np.float64).tiny)
     logits: Vector = np.log(mean).astype(np.float32)
@@ -224,10 +224,10 @@ class Judge:
         return {client: method.model(state, self.fleet, client) for client in self.fleet.clients}
 
     def _global_metrics(self, tested: Tested) -> dict[str, float]:
-        found = dict(metrics.report(tested.confusion, tested.loss))
+        found = dict(metrics.summarise_confusion(tested.confusion, tested.loss))
         if self.classes >= MANY_CLASSES:
             found[f"test/top{TOP}_accuracy"] = tested.among
-        recalls = metrics.recalls(tested.confusion)
+        recalls = metrics.measure_recalls(tested.confusion)
         for name, recall in zip(self.scenario.classes, recalls, strict=True):
             found[f"test/recall/{name}"] = recall
         return found
@@ -239,13 +239,13 @@ class Judge:
         scores = []
         for client, tested in judged.items():
             classes = None if tasks is None or client is None else tasks[client]
-            scores.append(metrics.accuracy(tested.confusion, classes))
+            scores.append(metrics.measure_accuracy(tested.confusion, classes))
         confusion = add_counts([tested.confusion for tested in judged.values()])
         own = {
             "test/accuracy": float(np.mean(scores)),
             "test/worst_client": float(np.min(scores)),
             "test/loss": float(np.mean([tested.loss for tested in judged.values()])),
-            "test/macro_f1": metrics.macro_f1(confusion),
+            "test/macro_f1": metrics.measure_macro_f1(confusion),
         }
         return Verdict(own, confusion)
 
@@ -292,13 +292,15 @@ class Judge:
         found = {}
         for name, values in estimates.items():
             believed = list(values.values())
-            found[f"{name}/noise_correlation"] = pearson(believed, realised[list(values)])
+            found[f"{name}/noise_correlation"] = measure_correlation(
+                believed, realised[list(values)]
+            )
             for held, labels in answers.items():
                 truth = self.scenario.true[self.scenario.indices(Role[held.upper()])]
                 asked = [client for client in values if client in labels]
                 right = [float((labels[client] == truth).mean()) for client in asked]
                 if len(right) == len(believed):
-                    found[f"{name}/accuracy_correlation"] = pearson(believed, right)
+                    found[f"{name}/accuracy_correlation"] = measure_correlation(believed, right)
         return found
 
     def _selection(self, kept: Mapping[ClientId, NDArray[np.bool_]]) -> dict[str, float]:
@@ -307,14 +309,14 @@ class Judge:
         for client, mask in sorted(kept.items()):
             given, true = self._labels(client)
             for row in np.atleast_2d(mask):
-                precisions.append(label_precision(row, given, true, empty=0.0))
-                recalls.append(label_recall(row, given, true))
+                precisions.append(measure_precision(row, given, true, empty=0.0))
+                recalls.append(measure_recall(row, given, true))
                 shares.append(row.mean())
         if not shares:
             return {}
         return {
-            "labels/precision": mean_of_known(precisions).mean,
-            "labels/recall": mean_of_known(recalls).mean,
+            "labels/precision": average_known(precisions).mean,
+            "labels/recall": average_known(recalls).mean,
             "labels/kept": float(np.mean(shares)),
         }
 
@@ -326,7 +328,7 @@ class Judge:
         given = np.concatenate([pair[0] for pair in pairs])
         true = np.concatenate([pair[1] for pair in pairs])
         now = np.concatenate([labels[client] for client in clients])
-        repair = repair_quality(given, now, true)
+        repair = measure_repair(given, now, true)
         return {
             "labels/corrected": repair.corrected,
             "labels/correction_accuracy": repair.accuracy,

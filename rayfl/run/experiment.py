@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.config.schema import Config, validated
-from rayfl.federation.datasets import data_root
+from rayfl.config.schema import Config, validate_config
+from rayfl.federation.datasets import find_data_root
 from rayfl.federation.scenario import open_federation
-from rayfl.fleet.on_ray.connection import ahead
+from rayfl.fleet.on_ray.connection import connect_ahead
 from rayfl.run.artifacts import conclude_run, track_run, tracking_uri
 from rayfl.run.assembly import (
     NetworkRecipe,
+    build_holdings,
     filled_network,
-    holdings_of,
     refuse_missing_sets,
 )
 from rayfl.run.directory import (
@@ -32,7 +32,7 @@ from rayfl.run.directory import (
 from rayfl.run.engine import Engine
 from rayfl.run.places import open_place
 from rayfl.run.progress import Progress, Silent, Teller
-from rayfl.run.signals import Interrupted, Stop, stoppable
+from rayfl.run.signals import Interrupted, Stop, stop_on_signals
 
 if TYPE_CHECKING:
     from torch import nn
@@ -124,8 +124,8 @@ def run(
         The run was told to stop; its checkpoint is written.
     """
     plain = {"fleet": config.fleet} if isinstance(config, Config) else config
-    with stoppable(stop) as stop, ahead(plain, address):
-        settings = config if isinstance(config, Config) else validated(config)
+    with stop_on_signals(stop) as stop, connect_ahead(plain, address):
+        settings = config if isinstance(config, Config) else validate_config(config)
         with claim_directory(settings, directory, resume) as folder:
             stop.directory = folder
             result = _run_in(folder, settings, address, progress or Silent(), stop)
@@ -143,9 +143,9 @@ def _run_in(
     recipe = NetworkRecipe(config, dataset.shape, len(scenario.classes))
     with track_run(config, folder, scenario) as tracker:
         uri = config.checkpoint.uri or str(folder / "checkpoints")
-        features = (config.data_root or data_root()) / "features"
+        features = (config.data_root or find_data_root()) / "features"
         engine = Engine(config, scenario, uri, {"run": folder.name}, dataset.shape, features)
-        holdings = holdings_of(config, dataset, engine.scenario)
+        holdings = build_holdings(config, dataset, engine.scenario)
         refuse_missing_sets(config.method, holdings)
         with Teller(tracker, progress) as teller, open_place(config, address, stop) as place:
             if said := place.take_in(dataset, scenario, holdings):
@@ -174,6 +174,6 @@ __all__ = [
     "Stop",
     "newest_unfinished",
     "run",
-    "stoppable",
+    "stop_on_signals",
     "tracking_uri",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.fleet.base import BaseFleet
-from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, chunks
+from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, slice_rows
 from rayfl.protocol import SERVER, Algorithm, Client, Out, Shard
 
 PART = 1024
@@ -21,9 +21,9 @@ PARTS_AT_ONCE = 8
 Say = Callable[[str], object]
 
 
-def fingerprint(client: Client, *, spec: Any, shape: tuple[int, int, int]) -> Out:
+def fingerprint_encoder(client: Client, *, spec: Any, shape: tuple[int, int, int]) -> Out:
     """What an encoder's features depend on, hashed."""
-    return Out({"fingerprint": built(client, spec, shape).fingerprint()})
+    return Out({"fingerprint": get_encoder(client, spec, shape).fingerprint()})
 
 
 def encode_part(
@@ -35,15 +35,15 @@ def encode_part(
     rows: NDArray[np.int64],
 ) -> Out:
     """The features of some rows of a named set."""
-    return Out(update=built(client, spec, shape).encode(images.x[rows]).ravel())
+    return Out(update=get_encoder(client, spec, shape).encode(images.x[rows]).ravel())
 
 
-def built(client: Client, spec: Any, shape: tuple[int, int, int]) -> Any:
+def get_encoder(client: Client, spec: Any, shape: tuple[int, int, int]) -> Any:
     """The actor's own copy of an encoder, made on first use."""
-    from rayfl.models.encoders.base import build_on
+    from rayfl.models.encoders.base import build_encoder
 
     return client.learner.keep(
-        f"encoder {spec!r}", lambda: build_on(spec, shape, client.learner.device)
+        f"encoder {spec!r}", lambda: build_encoder(spec, shape, client.learner.device)
     )
 
 
@@ -60,30 +60,30 @@ def share_features(
     store = FeatureStore(root)
     for name, spec in method.encoders().items():
         print_ = str(
-            fleet.map(fingerprint, [SERVER], spec=spec, shape=shape)[SERVER]["fingerprint"]
+            fleet.map(fingerprint_encoder, [SERVER], spec=spec, shape=shape)[SERVER]["fingerprint"]
         )
         features = {}
         for held in sorted(set(fleet.sets) - {"test"}):
             key = FeatureKey(dataset, print_, f"{held} {fleet.fingerprints[held]}")
             rows = fleet.owned if held == "train" else np.arange(fleet.sets[held])
             encode = partial(
-                encoded,
+                encode_rows,
                 fleet,
                 held,
                 spec,
                 shape,
-                partial(told, say, f"encoding {held} with {name}"),
+                partial(say_progress, say, f"encoding {held} with {name}"),
             )
-            features[held] = completed(store, key, rows, fleet.sets[held], encode)
+            features[held] = complete_features(store, key, rows, fleet.sets[held], encode)
         fleet.share_features(name, features)
     fleet.costs.take()
 
 
-def told(say: Say, what: str, done: str) -> None:
+def say_progress(say: Say, what: str, done: str) -> None:
     say(f"{what}: {done}")
 
 
-def completed(
+def complete_features(
     store: FeatureStore,
     key: FeatureKey,
     rows: NDArray[np.int64],
@@ -102,7 +102,7 @@ def completed(
     return whole
 
 
-def encoded(
+def encode_rows(
     fleet: BaseFleet,
     held: str,
     spec: Any,
@@ -111,7 +111,7 @@ def encoded(
     rows: NDArray[np.int64],
 ) -> Features:
     """Some rows of one named set, a handful of parts at a time."""
-    parts, done = chunks(len(rows), PART), [np.zeros((0, 0), np.float32)]
+    parts, done = slice_rows(len(rows), PART), [np.zeros((0, 0), np.float32)]
     for start in range(0, len(parts), PARTS_AT_ONCE):
         each = {
             SERVER - i: {"rows": rows[part]}

@@ -12,8 +12,8 @@ from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.on_ray.connection import connected
-from rayfl.run.assembly import spec_of
+from rayfl.fleet.on_ray.connection import connect_ray
+from rayfl.run.assembly import build_spec
 from rayfl.run.engine import Engine, Outcome
 from rayfl.run.signals import Stop
 
@@ -43,7 +43,7 @@ def open_place(config: Config, address: str | None, stop: Stop) -> Iterator[RunP
     if config.fleet == "inline":
         yield InThisProcess(config)
         return
-    with stop.later(), connected(address):
+    with stop.later(), connect_ray(address):
         yield OnRay(config, stop)
 
 
@@ -60,7 +60,7 @@ class InThisProcess:
     def take_in(
         self, dataset: Dataset, scenario: Scenario, holdings: Holdings
     ) -> Mapping[str, str]:
-        self.fleet = InlineFleet(spec_of(self.config, dataset, scenario, "cpu"), holdings)
+        self.fleet = InlineFleet(build_spec(self.config, dataset, scenario, "cpu"), holdings)
         return {}
 
     def run(self, engine: Engine, emit: Emit) -> Outcome:
@@ -81,33 +81,33 @@ class OnRay:
     def take_in(
         self, dataset: Dataset, scenario: Scenario, holdings: Holdings
     ) -> Mapping[str, str]:
-        from rayfl.fleet.on_ray.coordinator import cluster_facts, stored
+        from rayfl.fleet.on_ray.coordinator import describe_cluster, store_for_hiring
 
         placement = self._placement(dataset, scenario, holdings)
         device = "cuda" if placement.cuda else "cpu"
-        spec = spec_of(self.config, dataset, scenario, device)
+        spec = build_spec(self.config, dataset, scenario, device)
         # From here on the arrays lie in the object store.
-        self.hiring = stored(spec, holdings, placement)
-        return {"cluster": cluster_facts(), "actors": str(placement.actors)}
+        self.hiring = store_for_hiring(spec, holdings, placement)
+        return {"cluster": describe_cluster(), "actors": str(placement.actors)}
 
     def run(self, engine: Engine, emit: Emit) -> Outcome:
-        from rayfl.fleet.on_ray.coordinator import drive
+        from rayfl.fleet.on_ray.coordinator import drive_run
 
-        outcome: Outcome = drive(engine, self.hiring, emit, self.stop.heed)
+        outcome: Outcome = drive_run(engine, self.hiring, emit, self.stop.heed)
         return outcome
 
     def _placement(self, dataset: Dataset, scenario: Scenario, holdings: Holdings) -> Placement:
         """What fits the cluster."""
-        from rayfl.fleet.on_ray.coordinator import placed
-        from rayfl.fleet.on_ray.gpu_probe import measured_share
+        from rayfl.fleet.on_ray.coordinator import fit_placement
+        from rayfl.fleet.on_ray.gpu_probe import measure_gpu_share
 
         config, wanted = self.config, self.config.resources
 
         def measure_share() -> float:
-            spec = spec_of(config, dataset, scenario, "cuda")
-            return measured_share(spec, holdings, wanted.cpus_per_client)
+            spec = build_spec(config, dataset, scenario, "cuda")
+            return measure_gpu_share(spec, holdings, wanted.cpus_per_client)
 
-        return placed(
+        return fit_placement(
             wanted.actors,
             wanted.cpus_per_client,
             wanted.gpus_per_client,

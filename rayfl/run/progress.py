@@ -92,7 +92,7 @@ class RoundClock:
         width = len(str(self.rounds))
         return (
             f"round {done:{width}d}/{self.rounds}  accuracy {accuracy:.4f}  loss {loss:.4f}  "
-            f"{self.clients / elapsed:.1f} clients/s  {duration(left)} left"
+            f"{self.clients / elapsed:.1f} clients/s  {format_duration(left)} left"
         )
 
     def _elapsed(self, record: Mapping[str, Any], done: int) -> tuple[float, int]:
@@ -156,7 +156,7 @@ def progress_for(rounds: int, quiet: bool) -> Progress:
     return Live(rounds) if sys.stdout.isatty() else Lines(rounds)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`1h02m`, `3m04s` or `5s`."""
     whole = int(max(seconds, 0) + 0.5)
     if whole >= 3600:

@@ -69,7 +69,7 @@ _outermost: Stop | None = None
 
 
 @contextmanager
-def stoppable(stop: Stop | None = None) -> Iterator[Stop]:
+def stop_on_signals(stop: Stop | None = None) -> Iterator[Stop]:
     """SIGINT and SIGTERM end what is inside in good order, where this is the main thread and so may
     handle them.
 
@@ -97,4 +97,4 @@ def stoppable(stop: Stop | None = None) -> Iterator[Stop]:
                 signal.signal(number, handler)
 
 
-__all__ = ["Interrupted", "Stop", "stoppable"]
+__all__ = ["Interrupted", "Stop", "stop_on_signals"]

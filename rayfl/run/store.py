@@ -84,29 +84,29 @@ class Record:
 Derived = Callable[[Mapping[str, float], Record], float]
 
 
-def ratio(value: float, *units: float) -> float:
+def divide_or_nan(value: float, *units: float) -> float:
     """A value in some unit; nan where the unit is unknown or zero."""
     unit = math.prod(units)
     return value / unit if unit else math.nan
 
 
-def sent(*ways: str) -> Derived:
+def count_models(*ways: str) -> Derived:
     """Models (of four bytes a parameter) that a participant was sent, or sent, in a round."""
 
     def models(entry: Mapping[str, float], record: Record) -> float:
         megabytes = sum(entry.get(f"cost/{way}_mb", math.nan) for way in ways)
         units = (4 * record.facts.get("parameters", 0), entry.get("clients/participants", 0))
-        return ratio(megabytes * 1e6, *units)
+        return divide_or_nan(megabytes * 1e6, *units)
 
     return models
 
 
-def passes(*directions: str) -> Derived:
+def count_passes(*directions: str) -> Derived:
     """Passes over its data that a participant made in a round."""
 
     def made(entry: Mapping[str, float], record: Record) -> float:
         samples = sum(entry.get(f"cost/{direction}", math.nan) for direction in directions)
-        return ratio(
+        return divide_or_nan(
             samples,
             record.facts.get("mean_client_samples", 0),
             entry.get("clients/participants", 0),
@@ -119,16 +119,16 @@ def seconds_a_pass(entry: Mapping[str, float], record: Record) -> float:
     """Seconds of training for one epoch over as many images as all clients hold together; of one
     actor, if the run has one."""
     held = record.facts.get("mean_client_samples", 0) * record.config["clients"]
-    return ratio(entry.get("time/train_s", math.nan) * held, entry.get("cost/backward", 0))
+    return divide_or_nan(entry.get("time/train_s", math.nan) * held, entry.get("cost/backward", 0))
 
 
 DERIVED: Mapping[str, Derived] = {
-    "cost/down_models": sent("down"),
-    "cost/up_models": sent("up"),
-    "cost/models": sent("down", "up"),
-    "cost/forward_passes": passes("forward"),
-    "cost/backward_passes": passes("backward"),
-    "cost/passes": passes("forward", "backward"),
+    "cost/down_models": count_models("down"),
+    "cost/up_models": count_models("up"),
+    "cost/models": count_models("down", "up"),
+    "cost/forward_passes": count_passes("forward"),
+    "cost/backward_passes": count_passes("backward"),
+    "cost/passes": count_passes("forward", "backward"),
     "time/epoch_s": seconds_a_pass,
 }
 """Measures in the units of papers, by name, from one round's metrics and clock readings and the
@@ -138,15 +138,15 @@ run's facts."""
 # -- finding runs ----------------------------------------------------------------------------------
 
 
-def records(output: Path) -> Iterator[Record]:
+def list_records(output: Path) -> Iterator[Record]:
     """The finished runs below an output folder, oldest first."""
     for path in sorted(output.glob("runs/*/result.json")):
-        found = read(path.parent)
+        found = read_record(path.parent)
         if found is not None:
             yield found
 
 
-def read(directory: Path) -> Record | None:
+def read_record(directory: Path) -> Record | None:
     """One run, if it is over, and what it left can be read."""
     try:
         facts = json.loads((directory / "run.json").read_text(encoding="utf-8"))
@@ -164,7 +164,7 @@ def read(directory: Path) -> Record | None:
         return None
 
 
-def alike(output: Path, config: Config, scenario: str | None = None) -> Record | None:
+def find_record(output: Path, config: Config, scenario: str | None = None) -> Record | None:
     """The newest finished run with this configuration, as many rounds and, if given, this
     scenario."""
     return Shelf(output).find(config, scenario)
@@ -176,7 +176,7 @@ class Shelf:
     def __init__(self, output: Path) -> None:
         self.output = output
         self.runs: dict[tuple[str, int], list[Record]] = {}
-        for record in records(output):
+        for record in list_records(output):
             self.add(record)
 
     def add(self, record: Record) -> None:

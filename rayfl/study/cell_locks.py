@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rayfl.config.schema import Config
 from rayfl.locks import FileLock, take_lock
-from rayfl.run.store import Record, Shelf, read
+from rayfl.run.store import Record, Shelf, read_record
 
 Find = Callable[[Shelf, Config], Record | None]
 """The finished run that a study takes for one of its own, where the shelf has it."""
@@ -45,7 +45,7 @@ class CellLocks:
         return self.find(self.shelf, config) is not None
 
     def _note(self, directory: Path) -> None:
-        record = read(directory)
+        record = read_record(directory)
         if record is not None:
             self.seen.add(directory)
             self.shelf.add(record)

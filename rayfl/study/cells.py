@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rayfl.config.explain import explained
-from rayfl.config.schema import merge, overridden, parsed
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.config.explain import explain_errors
+from rayfl.config.files import apply_override, merge_settings, parse_file
+from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, apply_changes, is_meant
 
 Only = Mapping[str, Sequence[str]]
@@ -94,20 +94,20 @@ class Cell:
         return tuple(self.choices.values())
 
 
-def load(path: Path) -> Study:
+def load_study(path: Path) -> Study:
     """The study of a file."""
     settings = read_study(path)
     try:
         return Study(**settings)
     except ValidationError as error:
-        raise ConfigError(explained(error, Study, settings, str(path))) from None
+        raise ConfigError(explain_errors(error, Study, settings, str(path))) from None
     except TypeError as error:
         raise ConfigError(f"{path}: keys are text; {error}") from None
 
 
 def is_study(path: Path) -> bool:
     """Whether a YAML file is a study's, not a run's."""
-    return bool({"axes", "like"} & set(parsed(path)))
+    return bool({"axes", "like"} & set(parse_file(path)))
 
 
 def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in above:
         chain = " -> ".join(map(str, (*above, path)))
         raise ConfigError(f"`like` must not lead back to itself; got {chain}")
-    settings = parsed(path)
+    settings = parse_file(path)
     like = settings.pop("like", None)
     if not isinstance(like, str | None):
         raise ConfigError(f"{path}: `like` is the name of a study file; got {like!r}")
@@ -153,7 +153,7 @@ def _merge_studies(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
     for key in ("set", "printed", "scores", "table"):
         values = (below.get(key), above.get(key))
         if all(isinstance(value, Mapping) for value in values):
-            result[key] = merge(below[key], above[key])
+            result[key] = merge_settings(below[key], above[key])
     axes = dict(below.get("axes") or {})
     axes.update(above.get("axes") or {})
     result["axes"] = {axis: choices for axis, choices in axes.items() if choices is not None}
@@ -163,7 +163,7 @@ def _merge_studies(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[s
 # -- which cells -----------------------------------------------------------------------------------
 
 
-def cells(study: Study, only: Only | None = None) -> list[Cell]:
+def list_cells(study: Study, only: Only | None = None) -> list[Cell]:
     """The product of the axes, without what is excluded or filtered out.
 
     Parameters
@@ -203,7 +203,7 @@ def parse_filters(study: Study, words: Iterable[str]) -> dict[str, list[str]]:
             raise ConfigError(broken(rule, f"'{word}'"))
         if axis not in study.axes:
             rule = f"a filter names an axis ({', '.join(study.axes)})"
-            raise ConfigError(broken(rule, axis, nearest(axis, study.axes)))
+            raise ConfigError(broken(rule, axis, suggest_nearest(axis, study.axes)))
         chosen = [find_choice(study, axis, name.strip()) for name in names.split(",")]
         only.setdefault(axis, []).extend(chosen)
     return only
@@ -220,12 +220,12 @@ def find_choice(study: Study, axis: str, written: str) -> str:
     if len(titled) == 1:
         return titled[0]
     rule = f"{axis} is one of {', '.join(choices)}"
-    raise ConfigError(broken(rule, written, nearest(written, choices)))
+    raise ConfigError(broken(rule, written, suggest_nearest(written, choices)))
 
 
 def apply_overrides(settings: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Settings changed by `key=value` words."""
     result = dict(settings)
     for override in overrides:
-        result = overridden(result, override)
+        result = apply_override(result, override)
     return result

@@ -13,17 +13,17 @@ from typing import TypeVar
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
 from rayfl.federation.dataset import Dataset
-from rayfl.federation.datasets import data_root
+from rayfl.federation.datasets import find_data_root
 from rayfl.federation.scenario import Scenario, build_scenario, open_federation
 from rayfl.federation.split import Role
 from rayfl.protocol import Algorithm
 from rayfl.run.assembly import (
     NetworkRecipe,
-    holdings_of,
+    build_holdings,
+    build_spec,
+    narrow_scenario,
     normalisation_of,
     refuse_missing_sets,
-    seen_by,
-    spec_of,
 )
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class ConfigTrials:
         return dataset, _raise_kept_error(self._drawn[1])
 
     def _load_dataset(self, config: Config) -> Dataset:
-        root = config.data_root or data_root()
+        root = config.data_root or find_data_root()
         key = json.dumps([config.resolved()["data"], str(root)], sort_keys=True)
         if self._loaded is None or self._loaded[0] != key:
             # The old one goes first: two large datasets may not fit into memory together.
@@ -177,7 +177,7 @@ def _try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
     """Name the sets that the method needs, and let it check its federation, as a run does before
     its first round."""
     method = config.method
-    holdings = holdings_of(config, dataset, seen_by(method, scenario))
+    holdings = build_holdings(config, dataset, narrow_scenario(method, scenario))
     refuse_missing_sets(method, holdings)
     normalisation_of(config, dataset)
     # A fleet costs a network and copies: it is made only for methods that have something to check.
@@ -185,7 +185,7 @@ def _try_method(config: Config, dataset: Dataset, scenario: Scenario) -> None:
         return
     from rayfl.fleet.inline import InlineFleet
 
-    fleet = InlineFleet(spec_of(config, dataset, scenario, "cpu"), holdings)
+    fleet = InlineFleet(build_spec(config, dataset, scenario, "cpu"), holdings)
     try:
         # The round before the first one.
         fleet.round = -1

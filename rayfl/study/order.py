@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.schema import default_output, put
+from rayfl.config.files import put_setting
+from rayfl.config.schema import default_output
 from rayfl.errors import ConfigError, RayflError, broken
-from rayfl.federation.datasets import data_root
-from rayfl.study.cells import Cell, apply_overrides, cells, load, parse_filters
+from rayfl.federation.datasets import find_data_root
+from rayfl.study.cells import Cell, apply_overrides, list_cells, load_study, parse_filters
 from rayfl.study.scaling import ScaledConfig, scale_config
 from rayfl.study.schema import Study
 
@@ -39,7 +40,7 @@ class StudyOrder:
     @cached_property
     def study(self) -> Study:
         """The study of the file."""
-        return load(self.path)
+        return load_study(self.path)
 
     @property
     def name(self) -> str:
@@ -64,7 +65,7 @@ class StudyOrder:
     @cached_property
     def cells(self) -> list[Cell]:
         """The cells that are asked for."""
-        return cells(self.study, parse_filters(self.study, self.only))
+        return list_cells(self.study, parse_filters(self.study, self.only))
 
     def command(self, cell: Cell | None = None) -> str:
         """The command line of this order, or of one of its cells."""
@@ -83,8 +84,8 @@ class StudyOrder:
         """The configuration of one run."""
         settings = fill_placeholders(cell.settings(), seed)
         settings = apply_overrides(settings, self.overrides)
-        settings = put(settings, ["seed"], seed)
-        settings = put(settings, ["output"], str(self.folder))
+        settings = put_setting(settings, ["seed"], seed)
+        settings = put_setting(settings, ["output"], str(self.folder))
         settings = _label_run(settings, self, cell, seed)
         return scale_config(settings, self.study, self.scale, self.name)
 
@@ -151,7 +152,7 @@ def fill_placeholders(value: Any, seed: int) -> Any:
     """Plain values with the run's seed and this machine's folders where the study file asks for
     them."""
     if isinstance(value, str):
-        return seed if value == SEED else value.replace(DATA, str(data_root()))
+        return seed if value == SEED else value.replace(DATA, str(find_data_root()))
     if isinstance(value, Mapping):
         return {key: fill_placeholders(item, seed) for key, item in value.items()}
     if isinstance(value, list):

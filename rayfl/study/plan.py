@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
-from rayfl.run.progress import duration
+from rayfl.run.progress import format_duration
 from rayfl.run.store import Record, Shelf
 from rayfl.study.cells import Cell
 from rayfl.study.checks import ConfigTrials
@@ -113,7 +113,7 @@ class StudyPlan:
 
 def describe_duration(estimate: DurationEstimate) -> str:
     """`about 5m` or `at least 5m`."""
-    return f"{'at least' if estimate.at_least else 'about'} {duration(estimate.seconds)}"
+    return f"{'at least' if estimate.at_least else 'about'} {format_duration(estimate.seconds)}"
 
 
 # -- planning --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from rayfl.errors import ConfigError, DataError, broken, nearest
+from rayfl.errors import ConfigError, DataError, broken, suggest_nearest
 from rayfl.study.cells import Cell
 from rayfl.study.schema import Choice, Printed, Score
 
@@ -80,7 +80,7 @@ def _fill_columns(
         return {column: template.format_map(words) for column, template in source.where.items()}
     except (KeyError, ValueError, IndexError) as error:
         rule = f"printed.where names axes in braces ({', '.join(words)})"
-        hint = nearest(str(error).strip("'"), words)
+        hint = suggest_nearest(str(error).strip("'"), words)
         raise ConfigError(broken(rule, error, hint)) from None
 
 

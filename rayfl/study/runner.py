@@ -14,17 +14,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.schema import Config, parsed
+from rayfl.config.files import parse_file
+from rayfl.config.schema import Config
 from rayfl.errors import RayflError
 from rayfl.locks import FileLock, LockHeldError, take_lock
 from rayfl.run.experiment import (
     Interrupted,
     newest_unfinished,
     run as run_experiment,
-    stoppable,
     tracking_uri,
 )
 from rayfl.run.progress import Progress, Silent
+from rayfl.run.signals import stop_on_signals
 from rayfl.run.store import Record, Shelf
 from rayfl.study.cell_locks import CellLocks
 from rayfl.study.checks import ConfigTrials
@@ -44,7 +45,7 @@ ProgressOf = Callable[[Config], Progress]
 
 
 @dataclass
-class Ran:
+class RunOutcomes:
     """How the runs went."""
 
     finished: list[PlannedRun] = field(default_factory=list)
@@ -52,22 +53,22 @@ class Ran:
     """The first failure of a cell, by the names of its choices."""
 
 
-def silent(_: Config) -> Progress:
+def _make_silent(_: Config) -> Progress:
     return Silent()
 
 
 def run_plan(
-    plan: StudyPlan, say: Say, progress: ProgressOf = silent, address: str | None = None
-) -> Ran:
+    plan: StudyPlan, say: Say, progress: ProgressOf = _make_silent, address: str | None = None
+) -> RunOutcomes:
     """Run all that is to do. Interrupted, the run that is on writes its checkpoint; `Interrupted`
     is raised."""
-    ran, todo = Ran(), plan.todo
+    ran, todo = RunOutcomes(), plan.todo
     plan.order.remember()
     if not todo:
         return ran
     # Between two runs a signal finds these handlers; within one, the run's own.
-    with stoppable(), shared_ray([run.config for run in todo], address):
-        parent = Parent(plan, say)
+    with stop_on_signals(), _share_ray([run.config for run in todo], address):
+        parent = StudyRun(plan, say)
         locks = CellLocks(plan.order.folder, partial(_find_run, ConfigTrials()))
         status = "FAILED"
         left: list[PlannedRun] = []
@@ -95,8 +96,8 @@ def run_plan(
 def claim_and_run(
     run: PlannedRun,
     locks: CellLocks,
-    parent: Parent,
-    ran: Ran,
+    parent: StudyRun,
+    ran: RunOutcomes,
     say: Say,
     progress: ProgressOf,
     address: str | None,
@@ -106,7 +107,7 @@ def claim_and_run(
         if locks.is_finished(run.config):
             say(f"made by another process meanwhile: {run.title}")
         else:
-            one(run, parent, ran, say, progress, address)
+            _run_one(run, parent, ran, say, progress, address)
 
 
 def claimed_and_run(run: PlannedRun, locks: CellLocks, *rest: Any) -> bool:
@@ -122,14 +123,19 @@ def _find_run(checks: ConfigTrials, shelf: Shelf, config: Config) -> Record | No
     return find_stored(shelf, checks, config)
 
 
-def one(
-    run: PlannedRun, parent: Parent, ran: Ran, say: Say, progress: ProgressOf, address: str | None
+def _run_one(
+    run: PlannedRun,
+    parent: StudyRun,
+    ran: RunOutcomes,
+    say: Say,
+    progress: ProgressOf,
+    address: str | None,
 ) -> None:
     """One run, whose failure is its own."""
     config = parent.adopted(run.config)
     try:
         run_experiment(
-            config, resume=unfinished(config), address=address, progress=progress(config)
+            config, resume=find_unfinished(config), address=address, progress=progress(config)
         )
         ran.finished.append(run)
     except LockHeldError:  # somebody has taken up the unfinished run by itself
@@ -142,27 +148,27 @@ def one(
         say(f"failed: {run.title}:\n{traceback.format_exc().rstrip()}")
 
 
-def unfinished(config: Config) -> Path | None:
+def find_unfinished(config: Config) -> Path | None:
     """The run to take up again: of this configuration and, unlike with `--resume auto`, of as many
     rounds."""
     found = newest_unfinished(config.output / "runs", config)
     try:
-        rounds = None if found is None else parsed(found / "config.yaml")["training"]["rounds"]
+        rounds = None if found is None else parse_file(found / "config.yaml")["training"]["rounds"]
     except (RayflError, KeyError, TypeError):  # cut short by a crash: the run begins anew
         return None
     return found if rounds == config.training.rounds else None
 
 
-def shared_ray(configs: list[Config], address: str | None) -> AbstractContextManager[None]:
+def _share_ray(configs: list[Config], address: str | None) -> AbstractContextManager[None]:
     """One Ray for all runs, if any of them needs one."""
     if all(config.fleet == "inline" for config in configs):
         return nullcontext()
-    from rayfl.fleet.on_ray.connection import connected
+    from rayfl.fleet.on_ray.connection import connect_ray
 
-    return connected(address)
+    return connect_ray(address)
 
 
-class Parent:
+class StudyRun:
     """The study's own run in MLflow, under which its runs are listed. The same study continues the
     same one; while another process does, this one only lists its runs there."""
 
@@ -209,6 +215,6 @@ class Parent:
             self.lock.release()
 
 
-def exit_code(stopped: BaseException) -> int:
+def choose_exit_code(stopped: BaseException) -> int:
     """What a shell expects of a command that was told to stop."""
     return 128 + (stopped.number if isinstance(stopped, Interrupted) else signal.SIGINT)

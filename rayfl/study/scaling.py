@@ -26,9 +26,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.schema import Config, put, validated
+from rayfl.config.files import put_setting
+from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.datasets import DATASETS, data_root
+from rayfl.federation.datasets import DATASETS, find_data_root
 from rayfl.study.schema import Study
 
 LEAST: Mapping[str, float] = {
@@ -107,27 +108,27 @@ def scale_config(
     if not 0 < scale <= 1:
         remedy = "It shrinks a study; 1 is the paper's size."
         raise ConfigError(broken("--scale lies in (0, 1]", scale, remedy))
-    full = validated(settings, where)
+    full = validate_config(settings, where)
     if scale == 1:
         return ScaledConfig(full)
     least = {**LEAST, **study.scaling.least}
     changes = _shrink_settings(full, least, scale, (sizes or find_sizes)(full))
     small = _apply_changes(settings, changes)
-    config = validated(small, f"{where}, scaled by {scale:g}")
+    config = validate_config(small, f"{where}, scaled by {scale:g}")
     return ScaledConfig(config, _describe_changes(changes))
 
 
 def _apply_changes(settings: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
     """Settings with the new values in place of the old ones."""
     # A tenth of ten clients is one: the share is replaced by a number, which has a least value.
-    small = put(settings, ["training", "fraction"], None)
+    small = put_setting(settings, ["training", "fraction"], None)
     for path, (_, new) in changes.items():
         *section, unit = path.split(".")
         if section[:1] == ["split"]:
             # An amount has one unit: a share that was written gives way to the total.
-            small = put(small, section, {unit: new})
+            small = put_setting(small, section, {unit: new})
         else:
-            small = put(small, [*section, unit], new)
+            small = put_setting(small, [*section, unit], new)
     return small
 
 
@@ -223,7 +224,7 @@ def find_sizes(config: Config) -> tuple[int, int]:
     known = find_known_sizes(data)
     if known is not None:
         return known
-    return _count_loaded(json.dumps(data), config.data_root or data_root())
+    return _count_loaded(json.dumps(data), config.data_root or find_data_root())
 
 
 def find_known_sizes(data: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -37,8 +37,9 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from rayfl.component import Count, NonNegative
-from rayfl.config.schema import Section, Seed, merge, put, read_file
-from rayfl.errors import broken, nearest
+from rayfl.config.files import merge_settings, put_setting, read_file
+from rayfl.config.schema import Section, Seed
+from rayfl.errors import broken, suggest_nearest
 
 FIGURES = (
     "curves",
@@ -183,7 +184,7 @@ class Study(Section):
         for axis in (*self.table.rows, *self.table.columns):
             if axis not in known:
                 rule = f"table names axes ({', '.join(known)})"
-                raise ValueError(broken(rule, axis, nearest(axis, known)))
+                raise ValueError(broken(rule, axis, suggest_nearest(axis, known)))
 
     def _check_parts(self) -> None:
         """What a computed choice stands on is run."""
@@ -193,7 +194,7 @@ class Study(Section):
                     if other in choices and not choices[other].parts:
                         continue
                     rule = f"axes.{axis}.{name} is computed from choices of {axis} that are run"
-                    raise ValueError(broken(rule, other, nearest(other, choices)))
+                    raise ValueError(broken(rule, other, suggest_nearest(other, choices)))
 
     def _check_combination(self, key: str, combination: Combination) -> None:
         rule = f"{key} name axes and their choices"
@@ -202,7 +203,9 @@ class Study(Section):
             for name in _list_names(names):
                 if name in choices:
                     continue
-                unknown = nearest(name, choices) if choices else nearest(axis, self.axes)
+                unknown = (
+                    suggest_nearest(name, choices) if choices else suggest_nearest(axis, self.axes)
+                )
                 raise ValueError(broken(rule, f"{axis}: {name}", unknown))
 
     @cached_property
@@ -210,7 +213,7 @@ class Study(Section):
         """The plain values of `base` and `set`: what all cells share."""
         merged: dict[str, Any] = {}
         for base in self.base:
-            merged = merge(merged, read_file(Path(base)))
+            merged = merge_settings(merged, read_file(Path(base)))
         return apply_changes(merged, self.set)
 
     def shown_axes(self) -> Sequence[str]:
@@ -222,10 +225,10 @@ class Study(Section):
 def apply_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` merged onto `settings`; their dotted keys are put where they point."""
     plain = {key: value for key, value in changes.items() if "." not in key}
-    result = merge(settings, plain)
+    result = merge_settings(settings, plain)
     for key, value in changes.items():
         if "." in key:
-            result = put(result, key.split("."), value)
+            result = put_setting(result, key.split("."), value)
     return result
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
 from rayfl.fleet.executor import Holdings
-from rayfl.fleet.on_ray.coordinator import stored
+from rayfl.fleet.on_ray.coordinator import store_for_hiring
 from rayfl.fleet.on_ray.hiring import Hiring
 from rayfl.fleet.on_ray.placement import Placement
 from rayfl.fleet.on_ray.pool import Place
@@ -32,7 +32,7 @@ class ActorReserve:
         kind = fleet_class or LendingFleet
 
         def make_fleet(spec: Spec, holdings: Holdings) -> BaseFleet:
-            hiring = stored(spec, holdings, Placement(actors=actors, cpus=SHARE))
+            hiring = store_for_hiring(spec, holdings, Placement(actors=actors, cpus=SHARE))
             return kind(self, spec, holdings, hiring)
 
         return make_fleet

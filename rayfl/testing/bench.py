@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from rayfl.config.schema import Config, merge, validated
+from rayfl.config.files import merge_settings
+from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError
 from rayfl.protocol import ClientId, Vector
 from rayfl.run.engine import Outcome
@@ -97,7 +98,9 @@ class Bench:
             "checkpoint": {"every": 0},
             "tracking": {"enabled": False},
         }
-        return validated(merge(merge(settings or self.settings, place), more))
+        return validate_config(
+            merge_settings(merge_settings(settings or self.settings, place), more)
+        )
 
     def make_folder(self) -> str:
         """A new folder below the bench's."""

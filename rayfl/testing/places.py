@@ -17,10 +17,10 @@ from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
-from rayfl.fleet.executor import Done, Holdings, Task, map_leaves, nbytes
+from rayfl.fleet.executor import Done, Holdings, Task, count_bytes, map_leaves
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import ClientId, DataRef, Phase, Ref
-from rayfl.run.assembly import holdings_of, refuse_missing_sets, seen_by, spec_of
+from rayfl.run.assembly import build_holdings, build_spec, narrow_scenario, refuse_missing_sets
 from rayfl.run.engine import Engine, Outcome, Record
 
 Tasks = Mapping[ClientId, Task]
@@ -100,6 +100,8 @@ class RememberingFleet(InlineFleet):
 
     def __init__(self, spec: Spec, holdings: Holdings) -> None:
         super().__init__(spec, holdings)
+        # What happens before the first round, such as encoding images, belongs to none.
+        self.round = -1
         self.rounds: set[int] = set()
 
     def execute(
@@ -144,7 +146,7 @@ class WatchedFleet(InlineFleet):
             for what in before
             if before[what] != after[what]
         ]
-        sizes = [nbytes(outcome.report, private=True) for outcome in done.values()]
+        sizes = [count_bytes(outcome.report, private=True) for outcome in done.values()]
         self.largest_report = max([self.largest_report, *sizes])
         return done, stored
 
@@ -290,9 +292,9 @@ def _open_run(
 ) -> tuple[Engine, BaseFleet]:
     """The engine and the fleet of a configuration."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
-    holdings = holdings_of(config, dataset, seen_by(config.method, scenario))
+    holdings = build_holdings(config, dataset, narrow_scenario(config.method, scenario))
     refuse_missing_sets(config.method, holdings)
-    fleet = make_fleet(spec_of(config, dataset, scenario, "cpu"), holdings)
+    fleet = make_fleet(build_spec(config, dataset, scenario, "cpu"), holdings)
     # Beside the runs of a bench, not in each of them: encoders look at the same images.
     kept = features or config.output.parent / "features"
     uri = config.checkpoint.uri or str(config.output / "checkpoints")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.component import component
-from rayfl.config.schema import merge, validated
-from rayfl.federation.views import Assignment, Pool
+from rayfl.config.files import merge_settings
+from rayfl.config.schema import validate_config
+from rayfl.federation.interfaces import Assignment, Pool
 
 if TYPE_CHECKING:
     from rayfl.models.network import Network, Shape
@@ -103,8 +104,8 @@ def odd_federation(clients: int) -> dict[str, Any]:
 def complete_toy(method: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """The toy federation with this method, with `more` on top, and with the named sets that the
     method needs."""
-    settings = merge(merge(TOY, more), {"method": dict(method)})
-    needed = validated(settings).method.needs
+    settings = merge_settings(merge_settings(TOY, more), {"method": dict(method)})
+    needed = validate_config(settings).method.needs
     given = settings.get("split") or {}
     missing = {name: SETS[name] for name in needed if name in SETS and name not in given}
-    return merge(settings, {"split": {**missing, **given}}) if missing else settings
+    return merge_settings(settings, {"split": {**missing, **given}}) if missing else settings

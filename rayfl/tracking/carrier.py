@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfl.locks import take_lock
+from rayfl.tracking.experiment_view import arrange_experiment
 from rayfl.tracking.journal import Entry, Journal
-from rayfl.tracking.store import artifact_root, quiet_client
-from rayfl.tracking.view import arrange
+from rayfl.tracking.store import artifact_root, open_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -53,7 +53,7 @@ class Carrier:
     @property
     def client(self) -> MlflowClient:
         if self._client is None:
-            self._client = quiet_client(self.uri, self.thorough)
+            self._client = open_client(self.uri, self.thorough)
         return self._client
 
     @property
@@ -168,7 +168,7 @@ class Carrier:
         except MlflowException:  # another run made it a moment ago
             return str(self.client.get_experiment_by_name(name).experiment_id)
         with suppress(MlflowException):  # only how it looks
-            arrange(self.client, made)
+            arrange_experiment(self.client, made)
         return made
 
     # -- entries -------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Carrier:
         self.client.set_terminated(self.run_id, last["status"], end_time=last["time"])
 
 
-def sync(output: Path, uri: str) -> dict[str, int]:
+def sync_journals(output: Path, uri: str) -> dict[str, int]:
     """Carry what earlier runs could not, and what a store has lost.
 
     Parameters

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rayfl.tracking.experiment_view import view_address
 from rayfl.tracking.sqlite_store import SCHEME, path_of, prepare_store
-from rayfl.tracking.view import address
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -20,7 +20,7 @@ def default_uri(output: Path) -> str:
     return f"{SCHEME}{output / 'mlflow.db'}"
 
 
-def quiet_client(uri: str, thorough: bool = False) -> MlflowClient:
+def open_client(uri: str, thorough: bool = False) -> MlflowClient:
     """A client that gives up on a dead server in seconds, not minutes, and does not chat.
 
     A sqlite store is made, or mended, before it is used.
@@ -46,12 +46,12 @@ def quiet_client(uri: str, thorough: bool = False) -> MlflowClient:
     return MlflowClient(tracking_uri=uri)
 
 
-def addresses(uri: str) -> dict[str, str]:
+def list_addresses(uri: str) -> dict[str, str]:
     """The part of the UI's address that opens each experiment with the columns that tell runs
     apart."""
-    found = quiet_client(uri).search_experiments()
+    found = open_client(uri).search_experiments()
     return {
-        experiment.name: address(experiment.experiment_id)
+        experiment.name: view_address(experiment.experiment_id)
         for experiment in found
         if experiment.name != "Default"
     }

@@ -13,29 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.schema import mask
+from rayfl.config.secrets import mask_secrets
 from rayfl.errors import StorageError
-from rayfl.tracking.carrier import Carrier, sync
+from rayfl.tracking.carrier import Carrier
 from rayfl.tracking.journal import Journal
-from rayfl.tracking.saved_model import save_model
-from rayfl.tracking.store import addresses, artifact_root, default_uri, quiet_client
 
 log = logging.getLogger("rayfl")
 
 RETRY_SECONDS = 5.0
 BATCH_SECONDS = 0.5
-
-__all__ = [
-    "Carrier",
-    "Journal",
-    "Tracker",
-    "addresses",
-    "artifact_root",
-    "default_uri",
-    "quiet_client",
-    "save_model",
-    "sync",
-]
 
 
 class Tracker:
@@ -64,8 +50,8 @@ class Tracker:
             "start",
             experiment=experiment,
             run_name=run_name,
-            tags=dict(mask(tags)),
-            params=dict(mask(params)),
+            tags=dict(mask_secrets(tags)),
+            params=dict(mask_secrets(params)),
         )
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -76,7 +62,7 @@ class Tracker:
             self._add("metrics", step=step, values=dict(values))
 
     def tags(self, tags: Mapping[str, str]) -> None:
-        self._add("tags", tags=dict(mask(tags)))
+        self._add("tags", tags=dict(mask_secrets(tags)))
 
     def artifact(self, path: Path, folder: str = "") -> None:
         self._add("artifact", path=str(path), folder=folder)
@@ -98,7 +84,7 @@ class Tracker:
             if self._thread.is_alive() or self._failed:
                 log.warning(
                     "tracking: not everything reached %s; `rayfl sync` will carry the rest",
-                    mask(self.uri),
+                    mask_secrets(self.uri),
                 )
 
     def _add(self, kind: str, **content: Any) -> None:
@@ -118,7 +104,7 @@ class Tracker:
                     return
                 continue
             if self._failed:
-                log.warning("tracking: %s is back, nothing was lost", mask(self.uri))
+                log.warning("tracking: %s is back, nothing was lost", mask_secrets(self.uri))
                 self._failed = False
             if closing:
                 return
@@ -128,9 +114,13 @@ class Tracker:
     def _say_failed(self, error: Exception) -> None:
         if not self._failed:
             short = (
-                str(mask(str(error))).splitlines()[0][:200] if str(error) else type(error).__name__
+                str(mask_secrets(str(error))).splitlines()[0][:200]
+                if str(error)
+                else type(error).__name__
             )
             log.warning(
-                "tracking: %s does not answer (%s); kept on disk meanwhile", mask(self.uri), short
+                "tracking: %s does not answer (%s); kept on disk meanwhile",
+                mask_secrets(self.uri),
+                short,
             )
         self._failed = True

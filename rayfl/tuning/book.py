@@ -49,7 +49,7 @@ class Book:
     @classmethod
     def directory_of(cls, sweep: Sweep, resume: bool) -> Path:
         """Where a sweep is, or will be; one that is to be taken up again must be there."""
-        directory = place(sweep)
+        directory = locate_sweep(sweep)
         if resume and not (directory / "begun.json").is_file():
             known = ", ".join(sorted(path.name for path in directory.parent.glob("*"))) or "none"
             rule = "--resume takes up a sweep that was begun"
@@ -162,7 +162,7 @@ class Book:
         state."""
         stem = f"{self.stamp}-{self.sweep.name}-{trial}"
         numbered = {
-            life_of(path.parent.name, stem): path.parent
+            count_lives(path.parent.name, stem): path.parent
             for path in self.output.glob(f"runs/{stem}*/trial.json")
         }
         return [path for number, path in sorted(numbered.items()) if number >= 0]
@@ -264,7 +264,7 @@ class Trial:
         return str(self.noted.get("error", ""))
 
 
-def place(sweep: Sweep) -> Path:
+def locate_sweep(sweep: Sweep) -> Path:
     """Where a sweep is kept: below the output folder of its runs."""
     values = {path: domain.corners()[0] for path, domain in sweep.search.items()}
     return config_of(sweep, values, sweep.seeds[0]).output / "sweeps" / sweep.name
@@ -274,7 +274,7 @@ def trial_id(point: int, seed: int) -> str:
     return f"{point:03d}-s{seed}"
 
 
-def life_of(name: str, stem: str) -> int:
+def count_lives(name: str, stem: str) -> int:
     """The number of a trial's life, from its directory's name; below zero for another trial's."""
     rest = name.removeprefix(stem)
     if rest == "":
@@ -289,7 +289,7 @@ def read_note(directory: Path) -> dict[str, Any]:
 
 def is_finished(directory: Path, rounds: int) -> bool:
     """Whether a run has reached its last round and closed its books."""
-    record = store.read(directory)
+    record = store.read_record(directory)
     if record is None or record.rounds < rounds:
         return False
     statuses = [
@@ -300,7 +300,7 @@ def is_finished(directory: Path, rounds: int) -> bool:
 
 def read_history(directory: Path) -> list[dict[str, Any]]:
     """Every round's metrics, of a run that is over or is not."""
-    record = store.read(directory)
+    record = store.read_record(directory)
     if record is not None:
         return record.history
     entries = Journal(directory).entries() if (directory / "journal.jsonl").exists() else ()

@@ -17,7 +17,7 @@ from typing import Any
 from ray import tune
 
 from rayfl.config.schema import Config
-from rayfl.fleet.on_ray.connection import connected
+from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.locks import take_lock
 from rayfl.run.experiment import Interrupted, tracking_uri
 from rayfl.tracking.carrier import Carrier
@@ -26,7 +26,7 @@ from rayfl.tracking.tracker import Tracker
 from rayfl.tuning import suggest
 from rayfl.tuning.book import Book, Trial
 from rayfl.tuning.points import config_of, list_corners, plan_points, refuse_bad_points
-from rayfl.tuning.result import SweepResult, result_of, write_result
+from rayfl.tuning.result import SweepResult, read_result, write_result
 from rayfl.tuning.schema import Asha, Sweep, load_sweep, read_sweep
 from rayfl.tuning.stopping import StopFile, SweepStop, stop_by_signals
 from rayfl.tuning.trial import TrialActor
@@ -101,7 +101,7 @@ def _say_nothing(text: str) -> None:
 
 def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> SweepResult:
     chosen = book.sweep
-    with connected(address) if _count_left(book) else nullcontext():
+    with connect_ray(address) if _count_left(book) else nullcontext():
         base = config_of(chosen, next(list_corners(chosen)), chosen.seeds[0])
         tracker = Tracker(book.directory, tracking_uri(base), base.tracking.enabled)
         try:
@@ -208,7 +208,7 @@ def _announce_sweep(tracker: Tracker, book: Book, base: Config, stop: SweepStop)
 
 def _conclude_sweep(book: Book, tracker: Tracker) -> SweepResult:
     """Table, figure and best point, on disk and in MLflow."""
-    result = result_of(book)
+    result = read_result(book)
     _close_books(result, tracker)
     for path in write_result(result):
         tracker.artifact(path)

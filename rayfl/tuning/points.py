@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rayfl.config.schema import Config, merge, put, validated
+from rayfl.config.files import merge_settings, put_setting
+from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError
 from rayfl.tuning.schema import Sweep
 
@@ -79,15 +80,15 @@ def settings_of(sweep: Sweep, values: Mapping[str, Any], seed: int) -> dict[str,
     for path, value in values.items():
         keys = path.split(".")
         if isinstance(value, Mapping):
-            settings = merge(settings, put({}, keys, value))
+            settings = merge_settings(settings, put_setting({}, keys, value))
         else:
-            settings = put(settings, keys, value)
+            settings = put_setting(settings, keys, value)
     return {**settings, "seed": seed}
 
 
 def config_of(sweep: Sweep, values: Mapping[str, Any], seed: int) -> Config:
     """The configuration of a trial, or a ConfigError that says at which values."""
-    return validated(settings_of(sweep, values, seed), f"{format_values(values)} seed={seed}")
+    return validate_config(settings_of(sweep, values, seed), f"{format_values(values)} seed={seed}")
 
 
 def refuse_bad_points(sweep: Sweep, points: Sequence[Point]) -> None:

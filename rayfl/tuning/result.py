@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rayfl.config.schema import mask
+from rayfl.config.secrets import mask_secrets
 from rayfl.tuning.book import Book, Trial, read_note
 from rayfl.tuning.points import format_value, format_values, settings_of
 from rayfl.tuning.schema import Sweep
@@ -92,7 +92,7 @@ class SweepResult:
         return (
             {}
             if best is None
-            else dict(mask(settings_of(self.sweep, best.values, self.sweep.seeds[0])))
+            else dict(mask_secrets(settings_of(self.sweep, best.values, self.sweep.seeds[0])))
         )
 
     @property
@@ -103,7 +103,7 @@ class SweepResult:
         return sum(trial.status in statuses for trial in self.trials)
 
 
-def result_of(book: Book) -> SweepResult:
+def read_result(book: Book) -> SweepResult:
     """What the disk says."""
     trials: dict[int, list[Trial]] = {}
     for trial in book.trials():
@@ -125,7 +125,7 @@ def result_of(book: Book) -> SweepResult:
 # -- for people ----------------------------------------------------------------------------------
 
 
-def table(result: SweepResult, shown: int = SHOWN) -> str:
+def format_table(result: SweepResult, shown: int = SHOWN) -> str:
     """The best points, a line each."""
     sweep = result.sweep
     rows = [["", sweep.metric, "std", "seeds", "rounds", "", "settings"]]
@@ -153,7 +153,7 @@ def _format_score(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def verdict(result: SweepResult) -> str:
+def describe_best(result: SweepResult) -> str:
     """The best point, what it changes, and the command that runs it again."""
     best = result.best
     if best is None:

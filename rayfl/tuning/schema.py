@@ -32,10 +32,11 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from rayfl.component import Count, Fraction, Natural, Registry, component, slot
-from rayfl.config.explain import explained, shown
-from rayfl.config.schema import Section, Seed, merge, overridden, parsed, read_file
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.component import Count, Fraction, Natural, Registry, component, show_value, slot
+from rayfl.config.explain import explain_errors
+from rayfl.config.files import apply_override, merge_settings, parse_file, read_file
+from rayfl.config.schema import Section, Seed
+from rayfl.errors import ConfigError, broken, suggest_nearest
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
 NOT_SEARCHED = {
@@ -66,12 +67,12 @@ class Domain(Section):
         keys = list(written) if isinstance(written, Mapping) else []
         if len(keys) != 1 or keys[0] not in KINDS:
             hint = (
-                nearest(str(keys[0]), KINDS)
+                suggest_nearest(str(keys[0]), KINDS)
                 if len(keys) == 1
                 else "Write for instance {grid: [0.1, 0.01]}."
             )
             raise ValueError(
-                broken(f"a domain has exactly one of {', '.join(KINDS)}", shown(written), hint)
+                broken(f"a domain has exactly one of {', '.join(KINDS)}", show_value(written), hint)
             )
         return written
 
@@ -303,9 +304,9 @@ def _flatten(written: Mapping[Any, Any], above: str = "") -> list[tuple[str, Any
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """The sweep of a file with overrides of it."""
-    settings = parsed(path.expanduser().absolute())
+    settings = parse_file(path.expanduser().absolute())
     for override in overrides:
-        settings = overridden(settings, override)
+        settings = apply_override(settings, override)
     return read_sweep(
         {"name": path.stem, **settings}, path.expanduser().absolute().parent, str(path)
     )
@@ -317,10 +318,10 @@ def read_sweep(settings: Mapping[str, Any], folder: Path, where: str = "sweep") 
     try:
         sweep = Sweep(**settings)
     except ValidationError as error:
-        raise ConfigError(explained(error, Sweep, settings, where)) from None
+        raise ConfigError(explain_errors(error, Sweep, settings, where)) from None
     except TypeError as error:
         raise ConfigError(f"{where}: keys are text; {error}") from None
     merged: dict[str, Any] = {}
     for base in [sweep.base] if isinstance(sweep.base, str) else sweep.base:
-        merged = merge(merged, read_file(folder / base))
-    return sweep.model_copy(update={"base": [], "set": merge(merged, sweep.set)})
+        merged = merge_settings(merged, read_file(folder / base))
+    return sweep.model_copy(update={"base": [], "set": merge_settings(merged, sweep.set)})

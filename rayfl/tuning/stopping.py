@@ -68,7 +68,9 @@ class SweepStop:
             raise self.interruption()
 
     def interruption(self) -> Interrupted:
-        """What the command line makes an exit code of."""
+        """What the command line makes an exit code of. Nothing disturbs the way out: for a moment
+        while Ray disconnects, a signal would end the process where it stands."""
+        self.end()
         stopped = Interrupted(self.asked or signal.SIGTERM)
         stopped.directory = self.book.directory
         return stopped
@@ -76,9 +78,10 @@ class SweepStop:
     def end(self) -> None:
         """From here on nothing is raised any more."""
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+            timer.join()
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from typing import Any
 
 from ray import tune
 
-from rayfl.config.schema import Config, put, validated
+from rayfl.config.files import put_setting
+from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError, broken
 from rayfl.run.checkpoint import CheckpointStore
 from rayfl.run.engine import Record
@@ -116,7 +117,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))
         self.book = Book.open(Path(config["sweep"]))
         self.values, self.seed = dict(config["trial"]["values"]), config["trial"]["seed"]
-        self.whole = validated(
+        self.whole = validate_config(
             settings_of(self.book.sweep, self.values, self.seed), format_values(self.values)
         )
         self.directory: Path | None = None
@@ -218,10 +219,10 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         if self.whole.fleet == "ray" and bundles:
             pinned: dict[str, Any] = {"actors": len(bundles), "cpus_per_client": bundles[0]["CPU"]}
             pinned["keepers"] = self.whole.resources.keepers
-            settings = put(
+            settings = put_setting(
                 settings, ["resources"], {**pinned, "gpus_per_client": bundles[0].get("GPU", 0)}
             )
-        return validated(settings, format_values(self.values))
+        return validate_config(settings, format_values(self.values))
 
     # -- checkpoints ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 from ray import tune
 
 from rayfl.config.schema import Config
-from rayfl.fleet.on_ray.coordinator import placed
+from rayfl.fleet.on_ray.coordinator import fit_placement
 from rayfl.tuning.book import Book
 from rayfl.tuning.points import config_of, list_corners
 
@@ -47,7 +47,7 @@ class TrialSizes:
             if wanted.actors == "auto"
             else wanted.actors
         )
-        pinned = placed(
+        pinned = fit_placement(
             actors, wanted.cpus_per_client, wanted.gpus_per_client, config.device, actors
         )
         bundle = {"CPU": pinned.cpus, **({"GPU": pinned.gpus} if pinned.gpus else {})}
@@ -61,7 +61,7 @@ def _count_places(config: Config) -> int:
     """How many client actors the cluster holds."""
     wanted = config.resources
     least = wanted.actors if isinstance(wanted.actors, int) else 1
-    placed(least, wanted.cpus_per_client, wanted.gpus_per_client, config.device, least)
-    return placed(
+    fit_placement(least, wanted.cpus_per_client, wanted.gpus_per_client, config.device, least)
+    return fit_placement(
         "auto", wanted.cpus_per_client, wanted.gpus_per_client, config.device, sys.maxsize
     ).actors

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray import tune
 
-from rayfl.run.progress import duration
+from rayfl.run.progress import format_duration
 from rayfl.tracking.tracker import Tracker
 from rayfl.tuning.book import Book
 from rayfl.tuning.points import format_values
@@ -95,7 +95,9 @@ class Watch(tune.Callback):  # type: ignore[misc]
         """The time that is left, at the pace so far."""
         done = self.ended - self.began_with
         passed = time.monotonic() - self.started
-        return duration(passed / done * (self.count - self.ended)) if done else "unknown time"
+        return (
+            format_duration(passed / done * (self.count - self.ended)) if done else "unknown time"
+        )
 
 
 def _find_reason(trial: Any) -> str:

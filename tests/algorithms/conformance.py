@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.config.schema import Config, merge, validated
+from rayfl.config.files import merge_settings
+from rayfl.config.schema import Config, validate_config
 from rayfl.fleet.base import BaseFleet
 from rayfl.run.engine import Outcome
 from rayfl.testing import TOY, Bench, Candidate, Finding
@@ -54,7 +55,9 @@ class Row:
     @property
     def candidate(self) -> Candidate:
         learns_on = self.config if self.brief else None
-        return Candidate(self.method, merge(self.config, self.brief), self.floor, learns_on)
+        return Candidate(
+            self.method, merge_settings(self.config, self.brief), self.floor, learns_on
+        )
 
 
 def toy_config(
@@ -62,7 +65,7 @@ def toy_config(
 ) -> Config:
     """The toy configuration of a row."""
     own = {"method": dict(method or row.method), "output": str(output), "data_root": str(output)}
-    return validated(merge(merge(TOY, row.config), {**own, **more}))
+    return validate_config(merge_settings(merge_settings(TOY, row.config), {**own, **more}))
 
 
 def run_toy(

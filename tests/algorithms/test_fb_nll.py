@@ -18,18 +18,23 @@ from rayfl.algorithms.fb_nll import (
     FbNll,
     FbNllMinus,
     directions_to_send,
-    separation,
+    measure_separation,
 )
 from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
-from rayfl.estimate import calibrate, correct_labels, similarity_matrix, spectra
+from rayfl.estimate import (
+    calibrate_correction,
+    correct_labels,
+    decompose_features,
+    similarity_matrix,
+)
 from rayfl.estimate.subspace import Rank
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.streams import Streams
-from rayfl.models.encoders.pixels import FlatPixels
+from rayfl.models.encoders.pixels import Pixels
 from rayfl.protocol import Client, Out, Shard
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import NoLearner, toy_fleet
@@ -137,7 +142,9 @@ def test_similarities_of_turned_users(one: int, other: int, expected: float) -> 
 @pytest.mark.parametrize("q", [1, 3, 20])
 def test_exchange_gives_the_similarities_of_pooled_features(q: int, rank: Rank) -> None:
     users = random_users()
-    pooled = similarity_matrix(spectra([user.astype(np.float32) for user in users]), q, rank)
+    pooled = similarity_matrix(
+        decompose_features([user.astype(np.float32) for user in users]), q, rank
+    )
     np.testing.assert_allclose(
         FbNllMinus(q=q, rank=rank).measure_similarities(fleet_with(users)), pooled, rtol=1e-5
     )
@@ -168,7 +175,7 @@ def test_a_user_hears_of_all_others_once() -> None:
 
 
 def test_directions_without_data_are_sent_as_zeros() -> None:
-    found = directions_to_send(spectra([[[3.0, 4.0, 0.0]], [[0.0, 0.0, 0.0]]]))
+    found = directions_to_send(decompose_features([[[3.0, 4.0, 0.0]], [[0.0, 0.0, 0.0]]]))
     assert np.abs(found[0, :, 0]) == pytest.approx([0.6, 0.8, 0.0])
     assert not found[0, :, 1:].any()
     assert not found[1].any()
@@ -178,7 +185,7 @@ def test_a_user_with_one_sample_has_one_direction() -> None:
     """What LAPACK makes of its null space must not count."""
     users = [*random_users(2), random_users(1)[0][:1]]
     found = FbNllMinus(q=5).measure_similarities(fleet_with(users))
-    single = similarity_matrix(spectra([user.astype(np.float32) for user in users]), q=1)
+    single = similarity_matrix(decompose_features([user.astype(np.float32) for user in users]), q=1)
     assert found[2, :2] == pytest.approx(single[2, :2], rel=1e-5)
 
 
@@ -214,7 +221,7 @@ def test_separation_names_the_closest_calls() -> None:
     similarity = np.array(
         [[1.0, 0.9, 0.2, 0.3], [0.9, 1.0, 0.4, 0.1], [0.2, 0.4, 1.0, 0.8], [0.3, 0.1, 0.8, 1.0]]
     )
-    found = separation(similarity, np.array([0, 0, 1, 1]))
+    found = measure_separation(similarity, np.array([0, 0, 1, 1]))
     assert found == {"clusters/lowest_within": 0.8, "clusters/highest_across": 0.4}
 
 
@@ -272,7 +279,7 @@ def test_one_cluster_is_one_global_model(tmp_path: Path) -> None:
     """To the bit, once clusters are known: in the first round users are visited for them before
     they train, and a second visit draws other numbers than a first."""
     ends = []
-    methods: list[Any] = [FbNllMinus(models=1, clustering_encoder=FlatPixels()), SingleGlobal()]
+    methods: list[Any] = [FbNllMinus(models=1, clustering_encoder=Pixels()), SingleGlobal()]
     for method in methods:
         fleet = toy_fleet(toy_config(ROWS[0], tmp_path))
         state = method.init(fleet, fleet.initial())
@@ -329,7 +336,7 @@ def test_messages_give_the_labels_of_pooled_data(
     FbNll(tau=tau, sample_rank=sample_rank, class_rank=2).correct(fleet)
     single = np.asarray(clean[0], np.float32)
     classes = {c: single[np.array(clean[1]) == c] for c in range(3)}
-    found = calibrate(classes, 2)
+    found = calibrate_correction(classes, 2)
     level = (
         found.tau if tau is None else tau,
         2,
@@ -338,7 +345,7 @@ def test_messages_give_the_labels_of_pooled_data(
     for client, ((features, truth), given) in enumerate(zip(users, labels, strict=True)):
         corrected = fleet.get(fleet.table[client]["y"])
         pooled = correct_labels(
-            features.astype(np.float32), given, spectra(list(classes.values())), *level
+            features.astype(np.float32), given, decompose_features(list(classes.values())), *level
         )
         assert corrected.tolist() == pooled.labels.tolist()
         if (tau, sample_rank) == (0.99, 2):

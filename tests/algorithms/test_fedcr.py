@@ -2,110 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from rayfl.algorithms.fedcr import FedCR, Pair, deal, train_at_client, train_at_server
+from rayfl.algorithms.fedcr import FedCR, OnlineAndTarget, train_at_client
 from rayfl.algorithms.parts.online_target import Layout, Online, resident_pair
-from rayfl.config.schema import Config, load_config
-from rayfl.federation.dataset import Dataset
-from rayfl.federation.scenario import Scenario
-from rayfl.fleet.executor import Task
-from rayfl.fleet.streams import Streams
-from rayfl.learn.fit import outputs
+from rayfl.learn.fit import compute_outputs
 from rayfl.learn.learner import Learner
-from rayfl.learn.training import LocalTraining, Normalisation
-from rayfl.models.mlp import MLP
-from rayfl.models.network import parameter_count
-from rayfl.models.preact import PreActResNet18
-from rayfl.protocol import SERVER, Client, Out, Shard, Vector
-from rayfl.run.assembly import spec_of
-from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
-from tests.algorithms.fedcr_toy import BRIEF, ONE_ROUND, SMALL, TOY
+from rayfl.models.network import count_parameters
+from rayfl.models.preact_resnet import PreActResNet18
+from rayfl.protocol import Vector
+from tests.algorithms.fedcr_toys import (
+    client_of,
+    dealt,
+    images,
+    learner_of,
+    method_of,
+    parts,
+    served,
+    trained,
+)
 from tests.algorithms.toys import GivenBlueprint
 from tests.phases import run_phase
-
-CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-def settings(**more: Any) -> dict[str, Any]:
-    return {"name": "fedcr", **SMALL, **ONE_ROUND, **more}
-
-
-ROWS = [
-    Row(
-        "fedcr",
-        settings(),
-        TOY,
-        brief=BRIEF,
-        neutral=settings(gamma=0.0),
-        same_as=settings(supervised="ce"),
-        refused=[
-            ({"eta": 1.2}, "eta"),
-            ({"strength": -1}, "strength"),
-            ({"gamma": 2}, "gamma"),
-            ({"ema": 1.01}, "ema"),
-            ({"delta": 0}, "delta"),
-            ({"regulariser": "mse"}, "regulariser"),
-            ({"views": "contrastiv"}, "unknown augmentation 'contrastiv'"),
-        ],
-    ),
-    Row("fedcr_stale", settings(client_classifier="stale", regulariser="ctrr"), TOY, brief=BRIEF),
-    Row("fedcr_byol", settings(regulariser="byol", client_classifier="none"), TOY, brief=BRIEF),
-    Row("fedcr_whole_model", settings(whole_model=True, ema=0.9), TOY, brief=BRIEF),
-]
-
-
-# -- one place, without a fleet --------------------------------------------------------------------
-
-
-def method_of(**more: Any) -> FedCR:
-    return FedCR(**{"projector_hidden": 6, "projector_out": 5, **more})
-
-
-def learner_of(method: FedCR, **training: Any) -> Learner:
-    def build(i: int = 0) -> nn.Module:
-        torch.manual_seed(0)
-        return method.network(GivenBlueprint(MLP(hidden=(7,)).build((4, 4, 1), 3)))
-
-    defaults = {"optimizer": "adam", "lr": 0.01, "batch_size": 8, "drop_last": True}
-    return Learner(build, LocalTraining(**{**defaults, **training}), Normalisation())
-
-
-def images(samples: int, seed: int = 0) -> Shard:
-    rng = np.random.default_rng(seed)
-    return Shard(rng.integers(0, 256, (samples, 4, 4, 1), np.uint8), rng.integers(0, 3, samples))
-
-
-def client_of(
-    learner: Learner, samples: int = 20, state: Mapping[str, Any] | None = None
-) -> Client:
-    return Client(3, images(samples).x, None, state or {}, Streams(0)(Task(3, 0, {}, {})), learner)
-
-
-def dealt(method: FedCR, learner: Learner) -> dict[str, Vector]:
-    """theta, sigma and xi as a run begins."""
-    return parts(deal(client_of(learner), w=learner.first_weights()))
-
-
-def parts(out: Out) -> dict[str, Vector]:
-    assert isinstance(out.update, Mapping)
-    return dict(out.update)
-
-
-def served(
-    method: FedCR, learner: Learner, start: Mapping[str, Vector], samples: int = 20, epochs: int = 1
-) -> Out:
-    server = Client(SERVER, images(0).x, None, {}, Streams(0)(Task(SERVER, 0, {}, {})), learner)
-    given: dict[str, Any] = {key: start[key] for key in ("theta", "sigma", "xi")}
-    given |= {"data": images(samples), "memory": start.get("optimiser")}
-    return run_phase(train_at_server, server, **given, method=method, epochs=epochs)
 
 
 def marked(learner: Learner) -> tuple[Layout, Vector]:
@@ -153,7 +74,7 @@ def test_answers_are_the_classifier_on_the_projection() -> None:
     net = cast(Online, learner.resident(w).net.eval())
     pixels = learner.normalise(learner.pixels(x))
     expected = net.classifier(net.encoder(pixels)).detach().numpy()
-    assert np.array_equal(outputs(learner, w, x), expected)
+    assert np.array_equal(compute_outputs(learner, w, x), expected)
     assert expected.shape == (5, 3)
 
 
@@ -161,18 +82,18 @@ def test_answers_are_the_classifier_on_the_projection() -> None:
 def test_sizes_of_the_paper(stem_norm: bool) -> None:
     trunk = PreActResNet18(stem_norm=stem_norm, final_norm=not stem_norm).build((32, 32, 3), 10)
     net = cast(Online, FedCR().network(GivenBlueprint(trunk)))
-    projector = parameter_count(net.encoder) - parameter_count(trunk.trunk)
+    projector = count_parameters(net.encoder) - count_parameters(trunk.trunk)
     assert projector == 10_500_096
-    assert parameter_count(net.predictor) == 16_791_552
-    assert parameter_count(net.classifier) == 20_490
+    assert count_parameters(net.predictor) == 16_791_552
+    assert count_parameters(net.classifier) == 20_490
     if stem_norm:
-        assert parameter_count(net.encoder) == 21_666_240
-        assert parameter_count(net.encoder) + parameter_count(net.predictor) == 38_457_792
+        assert count_parameters(net.encoder) == 21_666_240
+        assert count_parameters(net.encoder) + count_parameters(net.predictor) == 38_457_792
 
 
-def pair_at(theta: float, xi: float, **more: Any) -> Pair:
+def pair_at(theta: float, xi: float, **more: Any) -> OnlineAndTarget:
     method = method_of(**more)
-    pair = Pair.at(method, learner_of(method))
+    pair = OnlineAndTarget.at(method, learner_of(method))
     pair.online.flat.fill_(theta)
     pair.target.flat.fill_(xi)
     return pair
@@ -221,12 +142,6 @@ def test_averaging_targets_is_following_the_average_after_one_step_alone() -> No
 
 
 # -- clients ---------------------------------------------------------------------------------------
-
-
-def trained(method: FedCR, learner: Learner, start: Mapping[str, Vector], **inputs: Any) -> Out:
-    return run_phase(
-        train_at_client, client_of(learner), theta=start["theta"], method=method, **inputs
-    )
 
 
 @pytest.mark.parametrize("regulariser", ["pairs", "ctrr", "byol"])
@@ -283,7 +198,8 @@ def test_the_classifier_of_a_client_is_frozen_under_weight_decay() -> None:
     start = dealt(method, learner)
     trained(method, learner, start, sigma=start["sigma"])
     assert np.array_equal(
-        Pair.at(method, learner).layout.split(learner.shape_of().dump())[1], start["sigma"]
+        OnlineAndTarget.at(method, learner).layout.split(learner.shape_of().dump())[1],
+        start["sigma"],
     )
 
 
@@ -329,7 +245,7 @@ def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
     learner = learner_of(method)
     start = dealt(method, learner)
     first = parts(served(method, learner, start))
-    layout = Pair.at(method, learner).layout
+    layout = OnlineAndTarget.at(method, learner).layout
     assert np.array_equal(layout.join(first["theta"], first["sigma"]), first["w"])
     for key in ("theta", "sigma", "xi"):
         assert not np.array_equal(first[key], start[key])
@@ -339,183 +255,3 @@ def test_the_server_moves_all_three_and_remembers_its_optimiser() -> None:
         served(method, learner, {key: first[key] for key in ("theta", "sigma", "xi")})
     )
     assert not np.array_equal(forgetful["theta"], second["theta"])
-
-
-def test_without_contrast_the_predictor_stays() -> None:
-    method = method_of(strength=0.0)
-    learner = learner_of(method)
-    layout = Pair.at(method, learner).layout
-    start = dealt(method, learner)
-    end = parts(served(method, learner, start))["theta"]
-    predictor = slice(layout.encoder, layout.classifier)
-    assert np.array_equal(end[predictor], start["theta"][predictor])
-    assert not np.array_equal(end[: layout.encoder], start["theta"][: layout.encoder])
-
-
-def test_statistics_of_the_target_come_from_its_own_passes() -> None:
-    method = method_of(ema=1.0)
-    learner = learner_of(method)
-    start = dealt(method, learner)
-    target = Pair.at(method, learner).target
-    xi = parts(served(method, learner, start))["xi"]
-    assert np.array_equal(xi[: target.n_parameters], start["xi"][: target.n_parameters])
-    assert not np.allclose(xi[target.n_parameters :], start["xi"][target.n_parameters :])
-
-
-def test_without_averaging_the_target_is_the_encoder() -> None:
-    method = method_of(ema=0.0)
-    learner = learner_of(method)
-    pair = Pair.at(method, learner)
-    end = parts(served(method, learner, dealt(method, learner)))
-    count = pair.layout.encoder
-    assert np.array_equal(end["xi"][:count], end["theta"][:count])
-
-
-@pytest.mark.parametrize(
-    ("more", "forward", "backward"),
-    [
-        ({}, 3, 2),
-        ({"regulariser": "byol"}, 5, 3),
-        ({"regulariser": "byol", "symmetric": False}, 3, 2),
-        ({"strength": 0.0}, 1, 1),
-    ],
-)
-def test_passes_of_the_server(more: dict[str, Any], forward: int, backward: int) -> None:
-    method = method_of(**more)
-    learner = learner_of(method)
-    served(method, learner, dealt(method, learner))
-    assert learner.passes.take() == (forward * 16, backward * 16)
-
-
-@pytest.mark.parametrize(
-    ("more", "forward"),
-    [({}, 3), ({"client_classifier": "none"}, 2), ({"regulariser": "byol", "symmetric": False}, 2)],
-)
-def test_passes_of_a_client(more: dict[str, Any], forward: int) -> None:
-    method = method_of(**more)
-    learner = learner_of(method)
-    start = dealt(method, learner)
-    trained(method, learner, start, sigma=start["sigma"])
-    assert learner.passes.take() == (forward * 16, 16)
-
-
-# -- rounds ----------------------------------------------------------------------------------------
-
-
-def sizes(config: Config) -> dict[str, int]:
-    """How many floats theta, sigma and xi have in a toy run."""
-    data = cast(Dataset, _Blobs())
-    learner = spec_of(config, data, cast(Scenario, _Blobs()), "cpu").make_learner()
-    return {key: len(vector) for key, vector in dealt(cast(FedCR, config.method), learner).items()}
-
-
-class _Blobs:
-    """The shape of the toy's data."""
-
-    shape = (8, 8, 1)
-    classes = ("a", "b", "c", "d")
-
-
-@pytest.mark.parametrize(
-    ("more", "down", "up"),
-    [
-        ({}, ["theta", "sigma"], ["theta"]),
-        ({"client_classifier": "none"}, ["theta"], ["theta"]),
-        ({"regulariser": "byol"}, ["theta"], ["theta"]),
-        ({"whole_model": True}, ["theta", "sigma", "xi"], ["theta", "xi"]),
-        ({"regulariser": "none"}, [], []),
-    ],
-    ids=str,
-)
-def test_traffic(more: dict[str, Any], down: list[str], up: list[str], tmp_path: Path) -> None:
-    config = toy_config(Row("traffic", settings(**more), TOY), tmp_path)
-    outcome, _ = run_toy(shortened(config, 3))
-    size = sizes(config)
-    for t, record in enumerate(outcome.history):
-        metrics = record["metrics"]
-        assert metrics["server/pretraining"] == (t == 0)
-        clients = 0 if t == 0 else 4
-        assert metrics["cost/down_mb"] == pytest.approx(
-            clients * 4 * sum(size[key] for key in down) / 1e6
-        )
-        assert metrics["cost/up_mb"] == pytest.approx(
-            clients * 4 * sum(size[key] for key in up) / 1e6
-        )
-
-
-def test_a_stale_classifier_is_paid_once_a_client(tmp_path: Path) -> None:
-    config = toy_config(Row("stale", settings(client_classifier="stale"), TOY), tmp_path)
-    outcome, fleet = run_toy(config)
-    size = sizes(config)
-    total = sum(record["metrics"]["cost/down_mb"] for record in outcome.history) * 1e6 / 4
-    assert sorted(fleet.table) == list(range(6))
-    assert total == pytest.approx(5 * 4 * size["theta"] + 6 * size["sigma"])
-
-
-@pytest.mark.parametrize(
-    ("pretraining", "passes"), [(0, [2, 2]), (2, [2, 2]), (3, [2, 1, 2]), (4, [2, 2, 2])]
-)
-def test_pretraining_is_made_of_rounds(pretraining: int, passes: list[int], tmp_path: Path) -> None:
-    row = Row("lead", settings(pretraining=pretraining, server_epochs=2, strength=0.0), TOY)
-    outcome, _ = run_toy(shortened(toy_config(row, tmp_path), len(passes)))
-    metrics = [record["metrics"] for record in outcome.history]
-    assert [found["cost/server_backward"] / 160 for found in metrics] == passes
-    alone = -(-pretraining // 2)
-    assert [found["clients/participants"] for found in metrics] == [0.0] * alone + [4.0] * (
-        len(passes) - alone
-    )
-
-
-def test_clients_without_a_whole_batch_are_left_out_and_counted(tmp_path: Path) -> None:
-    odd = {
-        "partition": {"name": "rayfl.testing.toy:OddShares"},
-        "training": {**TOY["training"], "batch_size": 20},
-    }
-    row = Row("odd", settings(pretraining=0), {**TOY, **odd})
-    config = toy_config(row, tmp_path, training={**odd["training"], "clients_per_round": 6})
-    outcome, _ = run_toy(shortened(config, 1))
-    metrics = outcome.history[0]["metrics"]
-    # One sample, a dozen, none (who is nobody's client), and three with enough.
-    assert metrics["clients/idle"] == 2
-    assert metrics["clients/participants"] == 5
-    assert metrics["cost/up_mb"] == pytest.approx(3 * 4 * sizes(config)["theta"] / 1e6)
-
-
-@pytest.mark.parametrize("whole_model", [False, True])
-def test_idle_clients_leave_a_server_that_trains_alone(whole_model: bool, tmp_path: Path) -> None:
-    idle = {**TOY, "training": {**TOY["training"], "epochs": 0}}
-    federated, alone = (
-        Row("idle", settings(pretraining=pretraining, whole_model=whole_model), idle)
-        for pretraining in (0, 100)
-    )
-    hashes = {
-        run_toy(shortened(toy_config(row, tmp_path), 3), directory=str(row.method["pretraining"]))[
-            0
-        ].sha256
-        for row in (federated, alone)
-    }
-    assert len(hashes) == 1
-
-
-def test_losses_are_logged_apart(tmp_path: Path) -> None:
-    outcome, _ = run_toy(shortened(toy_config(ROWS[0], tmp_path), 2))
-    metrics = outcome.history[1]["metrics"]
-    assert 0 < metrics["loss/supervised"] < 1 / 0.6
-    assert metrics["loss/contrast"] < 0
-    assert metrics["loss/client_contrast"] < 0
-    # unit vectors that point anywhere have a spread of 1 / sqrt(16) in each of 16 directions
-    assert 0.02 < metrics["target/spread"] <= 0.26
-
-
-def test_configuration_of_the_paper() -> None:
-    config = load_config(CONFIGS / "paper" / "fedcr_cifar10.yaml")
-    assert config.method == FedCR()
-    training = config.training
-    assert (training.optimizer, training.lr, training.batch_size, training.drop_last) == (
-        "adam",
-        0.003,
-        64,
-        True,
-    )
-    assert training.rounds == 700 // 5 + 200
-    assert training.cohort(config.clients) == training.epochs == 5

@@ -27,7 +27,7 @@ from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.mlp import MLP
-from rayfl.models.preact import PreActResNet18
+from rayfl.models.preact_resnet import PreActResNet18
 from rayfl.protocol import Client, Vector
 from tests.algorithms.conformance import Row, run_toy, toy_config
 from tests.algorithms.fedcr_toy import BRIEF, ONE_ROUND, SMALL, TOY

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,118 +13,40 @@ from rayfl.algorithms import fedrn
 from rayfl.algorithms.fedrn import (
     FedRN,
     Roster,
-    train_on_clean,
-    tune_head,
-    warm_up,
 )
-from rayfl.estimate.mixture import LossMixture
 from rayfl.learn.divide import Division
-from rayfl.learn.fit import carry_out, outputs, sample_losses
+from rayfl.learn.fit import carry_out, compute_outputs
 from rayfl.learn.learner import Learner
-from rayfl.learn.local_fit import Fit, Fitting
-from rayfl.learn.resident import Resident
-from rayfl.learn.training import LocalTraining, Normalisation
+from rayfl.learn.local_fit import Fit
 from rayfl.models.cnn import CNN4, VGG
 from rayfl.models.mlp import MLP
-from rayfl.models.network import Architecture, Network, initialise
+from rayfl.models.network import Network
 from rayfl.protocol import Client, Out, Vector
-from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
+from tests.algorithms.fedrn_toys import (
+    client_of,
+    filtered,
+    learner_of,
+    model_of,
+    toy_client,
+    tuned,
+    visit,
+    weights,
+)
 from tests.algorithms.toys import fleet_of
-from tests.phases import drive, run_phase
-
-QUICK = {"name": "fedrn", "k": 2, "warmup": 2}
-LONG_VISITS = {"training": {"epochs": 4}}
-
-ROWS = [
-    Row(
-        "fedrn",
-        QUICK,
-        config=LONG_VISITS,
-        neutral={"name": "fedrn", "warmup": 6},
-        same_as={"name": "fedavg"},
-        refused=[
-            ({"k": -1}, "method.k"),
-            ({"alpha": 1.1}, "method.alpha"),
-            ({"warmup": -1}, "method.warmup"),
-            ({"threshold": 2}, "method.threshold"),
-            ({"neighbours": "nearest"}, "method.neighbours"),
-            ({"similarity_on": "features"}, "method.similarity_on"),
-            ({"mixture": {"reg_covar": 0}}, "reg_covar"),
-        ],
-    ),
-    Row(
-        "fedrn_random",
-        {**QUICK, "k": 1, "neighbours": "random", "fine_tune": False, "similarity_on": "logits"},
-        config={"training": {"epochs": 4, "clients_per_round": 6, "weight_decay": 1e-4}},
-    ),
-]
 
 ACCURACY = [0.55, 0.90, 0.40, 0.70, 0.65]
+
+
 SOFTMAX = [[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.6, 0.3, 0.1], [0.65, 0.25, 0.1], [0.2, 0.2, 0.6]]
+
+
 PROFILE = {
     c: (a, np.log(q).astype(np.float32))
     for c, (a, q) in enumerate(zip(ACCURACY, SOFTMAX, strict=True))
 }
+
+
 POSTERIORS = [[0.9, 0.4, 0.6, 0.1], [0.8, 0.7, 0.2, 0.3], [0.95, 0.55, 0.45, 0.05]]
-
-
-def learner_of(
-    spec: Architecture, side: int = 4, channels: int = 1, classes: int = 4, **training: Any
-) -> Learner:
-    def build() -> Network:
-        return initialise(spec, (side, side, channels), classes, seed=0)
-
-    return Learner(
-        build, LocalTraining(**{"lr": 0.1, "batch_size": 8, **training}), Normalisation(), "cpu", 16
-    )
-
-
-def weights(learner: Learner, seed: int) -> Vector:
-    """The fresh network, moved a little."""
-    start = Resident(learner.build(), learner.device).dump()
-    return (start + np.random.default_rng(seed).normal(0, 0.1, start.shape)).astype(np.float32)
-
-
-def client_of(
-    learner: Learner, samples: int = 40, state: dict[str, Any] | None = None, side: int = 4
-) -> Client:
-    rng = np.random.default_rng(7)
-    channels = 3 if side > 4 else 1
-    x = rng.integers(0, 256, (samples, side, side, channels), dtype=np.uint8)
-    # Every visit of a test starts from the same stream.
-    return Client(3, x, rng.integers(0, 4, samples), state or {}, np.random.default_rng(1), learner)
-
-
-def toy_client(samples: int = 40, own: int | None = 1, **training: Any) -> tuple[Client, Vector]:
-    """A client of a small perceptron with its last local model, and a global model."""
-    learner = learner_of(MLP(hidden=(8,)), **training)
-    state = {} if own is None else {"w": weights(learner, own)}
-    return client_of(learner, samples, state), weights(learner, 0)
-
-
-def visit(client: Client, w: Vector, peers: Sequence[Vector] = (), **settings: Any) -> Out:
-    trust = settings.pop("trust", [1.0] * (len(peers) + 1))
-    method = FedRN(**{"fine_tune": False, **settings})
-    return run_phase(train_on_clean, client, w=w, peers=peers, trust=trust, method=method)
-
-
-def tuned(client: Client, model: Vector, samples: NDArray[np.bool_]) -> Vector:
-    """The model after its head was fitted to these samples."""
-    return drive(client, tune_head(client, model, samples))
-
-
-def model_of(out: Out) -> Vector:
-    assert isinstance(out.update, np.ndarray)
-    return out.update
-
-
-def filtered(client: Client, model: Vector) -> NDArray[np.bool_]:
-    """What one model's mixture keeps."""
-    losses = sample_losses(outputs(client.learner, model, client.x), client.y)
-    return LossMixture().fit(losses).clean > 0.5
-
-
-# -- who is a neighbour ----------------------------------------------------------------------------
 
 
 def neighbours_of(
@@ -290,7 +210,7 @@ def test_report_is_of_all_samples_and_the_new_model() -> None:
     client, w = toy_client()
     out = visit(client, w)
     model = out.state["w"]
-    right = outputs(client.learner, model, client.x).argmax(axis=1) == client.y
+    right = compute_outputs(client.learner, model, client.x).argmax(axis=1) == client.y
     assert out.report["acc"] == right.mean()
     assert "n" not in out.report
     noise = torch.from_numpy(
@@ -366,188 +286,3 @@ def test_one_epoch_on_the_auxiliary_set(decay: float) -> None:
     once = carry_out(client, Fit(peer, keep=samples, settings={"epochs": 1}))
     np.testing.assert_allclose(found, once.weights, rtol=0, atol=1e-6)
     assert client.learner.passes.take() == (2 * samples.sum(), 2 * samples.sum())
-
-
-def test_every_neighbour_sees_the_same_batches_and_the_clients_stream_stays() -> None:
-    client, w = toy_client()
-    peer = weights(client.learner, 5)
-    mask = np.ones(40, np.bool_)
-    assert np.array_equal(tuned(client, peer, mask), tuned(client, peer, mask))
-    # Threshold 1 keeps nothing, so everything: what is left of the neighbours is their use of
-    # random numbers.
-    everything = visit(client, w, peers=[peer], threshold=1.0, fine_tune=True)
-    assert np.array_equal(
-        model_of(everything), model_of(run_phase(warm_up, toy_client()[0], w=w, method=FedRN()))
-    )
-
-
-def test_the_auxiliary_set_is_the_own_models_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[NDArray[np.bool_]] = []
-
-    def spy(client: Client, model: Vector, samples: NDArray[np.bool_]) -> Fitting[Vector]:
-        seen.append(samples)
-        yield from ()
-        return model
-
-    monkeypatch.setattr(fedrn, "tune_head", spy)
-    client, w = toy_client()
-    visit(client, w, peers=[w, weights(client.learner, 5)], fine_tune=True)
-    own = filtered(client, client.state["w"])
-    assert [np.array_equal(samples, own) for samples in seen] == [True, True]
-
-
-# -- costs -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("k", [0, 1, 2])
-@pytest.mark.parametrize("fine_tune", [True, False])
-def test_passes(k: int, fine_tune: bool) -> None:
-    """F = e s + k a + (k + 1) + 1 and B = e s + k a; without fine-tuning a = 0. s, a: kept and
-    auxiliary shares. The probe is one image more."""
-    client, w = toy_client(epochs=3)
-    auxiliary = filtered(client, client.state["w"]).sum()
-    client.learner.passes.take()
-    out = visit(
-        client, w, peers=[weights(client.learner, 5 + n) for n in range(k)], fine_tune=fine_tune
-    )
-    trained = 3 * out.state["kept"].sum() + k * fine_tune * auxiliary
-    assert client.learner.passes.take() == (trained + (k + 2) * 40 + 1, trained)
-
-
-@pytest.mark.parametrize(("k", "down"), [(1, 231_316), (2, 346_974)])
-def test_traffic_of_the_papers_network(k: int, down: int, tmp_path: Path) -> None:
-    big = {
-        "data": {
-            "name": "blobs",
-            "samples": 24,
-            "test_samples": 4,
-            "classes": 10,
-            "side": 32,
-            "channels": 3,
-        },
-        "clients": 3,
-        "model": {"name": "cnn4"},
-        "training": {"rounds": 2, "clients_per_round": 3, "epochs": 1, "batch_size": 8},
-    }
-    row = Row("big", {"name": "fedrn", "k": k, "warmup": 1}, config=big)
-    outcome, _ = run_toy(toy_config(row, tmp_path))
-    warm, reliable = (record["metrics"] for record in outcome.history)
-    assert warm["cost/down_mb"] * 1e6 == 3 * 4 * 115_658
-    assert reliable["cost/down_mb"] * 1e6 == pytest.approx(3 * 4 * down)
-    for metrics in (warm, reliable):
-        assert metrics["cost/up_mb"] * 1e6 == pytest.approx(3 * 4 * (115_658 + 11))
-
-
-# -- odd cases -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("samples", [1, 2, 5])
-def test_nothing_kept_is_everything_kept(samples: int) -> None:
-    client, w = toy_client(samples=samples)
-    out = visit(client, w, peers=[w], threshold=1.0, fine_tune=True)
-    assert out.state["kept"].tolist() == [True] * samples
-
-
-def test_one_sample_is_clean() -> None:
-    client, w = toy_client(samples=1)
-    out = visit(client, w, peers=[w])
-    assert out.state["kept"].tolist() == [True]
-    assert out.report["unseparated"] == 2
-
-
-@pytest.mark.parametrize("fine_tune", [True, False])
-def test_a_broken_neighbour_is_left_out(fine_tune: bool) -> None:
-    client, w = toy_client()
-    good = weights(client.learner, 5)
-    with_broken = visit(
-        client, w, [np.full_like(w, np.nan), good], trust=[0.2, 9.0, 0.3], fine_tune=fine_tune
-    )
-    without = visit(*toy_client(), [good], trust=[0.2, 0.3], fine_tune=fine_tune)
-    assert np.array_equal(with_broken.state["kept"], without.state["kept"])
-    assert (with_broken.report["dropped"], without.report["dropped"]) == (1, 0)
-
-
-@pytest.mark.parametrize("own", [None, np.inf])
-def test_the_global_model_stands_in_for_the_own_one(own: float | None) -> None:
-    client, w = toy_client(own=None)
-    if own is not None:
-        client.state = {"w": np.full_like(w, own)}
-    assert np.array_equal(visit(client, w).state["kept"], filtered(client, w))
-
-
-def test_a_broken_global_model_ends_in_an_update_that_is_left_out() -> None:
-    client, w = toy_client(own=None)
-    out = visit(client, np.full_like(w, np.nan))
-    assert out.state["kept"].all()
-    assert not np.isfinite(model_of(out)).all()
-
-
-# -- whole runs ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("warmup", [2, 4])
-def test_warm_up_is_federated_averaging(warmup: int, tmp_path: Path) -> None:
-    config = toy_config(ROWS[0], tmp_path, {"name": "fedrn", "warmup": warmup})
-    average, _ = run_toy(
-        shortened(toy_config(ROWS[0], tmp_path, {"name": "fedavg"}), warmup), directory="average"
-    )
-    warm, _ = run_toy(shortened(config, warmup), directory="warm")
-    after, _ = run_toy(config, directory="after")
-    assert warm.sha256 == average.sha256
-    tests = [
-        [r["metrics"]["test/loss"] for r in outcome.history[:warmup]]
-        for outcome in (average, warm, after)
-    ]
-    assert tests[0] == tests[1] == tests[2]
-
-
-def test_what_a_run_shows(tmp_path: Path) -> None:
-    outcome, fleet = run_toy(toy_config(ROWS[0], tmp_path))
-    before, after = outcome.history[1]["metrics"], outcome.history[-1]["metrics"]
-    assert before["labels/recall"] == before["labels/kept"] == 1.0
-    # Noisy clients cannot reach a high accuracy on their own labels.
-    assert after["expertise/noise_correlation"] < -0.9
-    assert "mixtures/inverted" in after
-    assert "mixtures/inverted" not in before
-    matrix = fleet.left["similarity"]
-    assert matrix.shape == (6, 6)
-    assert np.array_equal(matrix, matrix.T, equal_nan=True)
-    assert np.diagonal(matrix) == pytest.approx(np.ones(6))
-
-
-def test_selection_raises_label_precision_in_every_round(tmp_path: Path) -> None:
-    selected, _ = run_toy(toy_config(ROWS[0], tmp_path), directory="selected")
-    # The same cohorts, everything kept: precision is the share of right labels.
-    everything, _ = run_toy(
-        toy_config(ROWS[0], tmp_path, {"name": "fedrn", "warmup": 6}), directory="all"
-    )
-    pairs = [
-        (a["metrics"], b["metrics"])
-        for a, b in zip(selected.history, everything.history, strict=True)
-    ]
-    gains = [a["labels/precision"] - b["labels/precision"] for a, b in pairs]
-    assert gains[:2] == [0.0, 0.0]
-    assert min(gains[2:]) > 0.1
-    assert min(a["labels/recall"] for a, _ in pairs) > 0.8
-
-
-def test_strangers_are_blank_in_the_picture(tmp_path: Path) -> None:
-    _, fleet = run_toy(shortened(toy_config(ROWS[0], tmp_path), 1))
-    matrix = fleet.left["similarity"]
-    took_part = [client in fleet.table for client in range(6)]
-    assert np.array_equal(np.isfinite(matrix), np.outer(took_part, took_part))
-    assert sum(took_part) == 4
-
-
-def test_alpha_and_k_matter(tmp_path: Path) -> None:
-    settings = [
-        QUICK,
-        {**QUICK, "k": 0},
-        {**QUICK, "alpha": 0.0},
-        {**QUICK, "neighbours": "random"},
-    ]
-    runs = [
-        run_toy(toy_config(ROWS[0], tmp_path, each), directory=f"{i}")[0]
-        for i, each in enumerate(settings)
-    ]
-    assert len({run.sha256 for run in runs}) == len(settings)

@@ -21,7 +21,7 @@ from rayfl.fleet.inline import InlineFleet
 from rayfl.learn.batches import Batch, draw_batches
 from rayfl.models.cnn import MnistCNN
 from rayfl.models.heads import ProjectedClassifier
-from rayfl.models.network import Network, parameter_count
+from rayfl.models.network import Network, count_parameters
 from rayfl.models.resnet import ResNet18
 from rayfl.protocol import Client
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
@@ -236,9 +236,9 @@ def test_the_head_replaces_the_classifier(
     network: Any, shape: tuple[int, int, int], features: int, extra: int
 ) -> None:
     plain = network.build(shape, 10)
-    before = parameter_count(plain)
+    before = count_parameters(plain)
     headed = Moon().network(GivenBlueprint(plain, shape))
-    assert parameter_count(headed) - before == extra
+    assert count_parameters(headed) - before == extra
     x = torch.zeros(2, shape[2], *shape[:2])
     z, logits = project(headed.eval(), x)
     assert plain.feature_dim == features

@@ -13,7 +13,7 @@ from rayfl.algorithms.oracle import CleanFedAvg, Oracle
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
 from rayfl.federation.scenario import Scenario, open_federation
-from rayfl.run.assembly import holdings_of, seen_by
+from rayfl.run.assembly import build_holdings, narrow_scenario
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
 ROWS = [
@@ -53,7 +53,7 @@ def test_clean_averaging_never_sees_the_noise(tmp_path: Path) -> None:
 def test_kept_and_dropped_are_the_clients_samples(rate: Any, tmp_path: Path) -> None:
     config = toy(tmp_path, "oracle", noise={"name": "symmetric", "rate": rate})
     whole = scenario_of(config)
-    seen = seen_by(Oracle(), whole)
+    seen = narrow_scenario(Oracle(), whole)
     assert whole.true is not None
     for client in range(6):
         kept, owned = seen.shard(client), whole.shard(client)
@@ -92,7 +92,7 @@ def test_what_the_papers_settings_drop(noise: dict[str, Any], dropped: int, tmp_
     config = toy(tmp_path, "oracle", data=cifar_like, clients=100, partition=shards, noise=noise)
     whole = scenario_of(config)
     assert (whole.sizes() == 500).all()
-    assert 50_000 - seen_by(Oracle(), whole).sizes().sum() == dropped
+    assert 50_000 - narrow_scenario(Oracle(), whole).sizes().sum() == dropped
 
 
 def test_the_kind_of_noise_does_not_matter_to_an_oracle(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_kind_of_noise_does_not_matter_to_an_oracle(tmp_path: Path) -> None:
 
 def test_costs_and_weights_are_those_of_the_reduced_sets(tmp_path: Path) -> None:
     config = toy(tmp_path, "oracle", training={"clients_per_round": 6})
-    sizes = seen_by(Oracle(), scenario_of(config)).sizes()
+    sizes = narrow_scenario(Oracle(), scenario_of(config)).sizes()
     outcome, fleet = run_toy(shortened(config, 1))
     metrics = outcome.history[0]["metrics"]
     assert [fleet.size(client) for client in range(6)] == sizes.tolist()
@@ -147,7 +147,7 @@ def test_no_right_label_at_all_is_refused(tmp_path: Path) -> None:
 def test_no_wrong_label_reaches_a_place(method: Any, tmp_path: Path) -> None:
     config = toy(tmp_path, "oracle")
     dataset, whole = open_federation(config, config.seeds_for("data"))
-    holdings = holdings_of(config, dataset, seen_by(method, whole))
+    holdings = build_holdings(config, dataset, narrow_scenario(method, whole))
     assert whole.true is not None
     for client in range(6):
         labels = holdings.shard(client).y
@@ -160,4 +160,4 @@ def test_truth_is_needed(tmp_path: Path) -> None:
 
     unknown = scenario_of(toy(tmp_path, "oracle", labels="given", noise="none"))
     with pytest.raises(DataError, match="needs true labels"):
-        seen_by(Oracle(), unknown)
+        narrow_scenario(Oracle(), unknown)

@@ -23,7 +23,7 @@ from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.models.network import Network
 from rayfl.protocol import Client, Out
-from rayfl.run.assembly import holdings_of, spec_of
+from rayfl.run.assembly import build_holdings, build_spec
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """The loss of every sample, from the network's number and the client's id."""
@@ -133,5 +133,5 @@ def toy_fleet(config: Config) -> InlineFleet:
     """The toy federation in this process."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     return InlineFleet(
-        spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
+        build_spec(config, dataset, scenario, "cpu"), build_holdings(config, dataset, scenario)
     )

@@ -8,7 +8,7 @@ import pytest
 
 from rayfl.algorithms import METHODS
 from rayfl.config.schema import load_config
-from rayfl.study.cells import cells, is_study, load
+from rayfl.study.cells import is_study, list_cells, load_study
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EVERY = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
@@ -25,8 +25,8 @@ def test_a_configuration_resolves(name: str) -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_is_valid_and_has_cells(name: str) -> None:
-    study = load(CONFIGS / name)
-    assert cells(study)
+    study = load_study(CONFIGS / name)
+    assert list_cells(study)
     assert study.title
     assert study.figures
 

@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 
-from rayfl.config.explain import SHOWN, WIDEST, allowed, fields_of, is_branch, known_keys, shown
-from rayfl.config.schema import Config, validated
+from rayfl.component import WIDEST, show_value
+from rayfl.config.explain import (
+    SHOWN,
+    is_branch,
+    known_keys,
+    list_fields,
+    phrase_rule,
+)
+from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError
 
 
 def message(settings: Mapping[str, Any]) -> list[str]:
     """The lines of the refusal, without the first that names the file."""
     with pytest.raises(ConfigError, match=r"^here:\n") as refusal:
-        validated(settings, "here")
+        validate_config(settings, "here")
     return [line.strip() for line in str(refusal.value).splitlines()[1:]]
 
 
@@ -48,7 +55,8 @@ def message(settings: Mapping[str, Any]) -> list[str]:
         ({"tracking": {"tags": {"a": 1}}}, "tracking.tags.a: must be a valid string; got 1"),
         (
             {"training": {"fraction": 0.5, "clients_per_round": 3}},
-            "training: give fraction or clients_per_round, not both; got {'clients_per_round': 3, 'fraction': 0.5}",
+            "training: give fraction or clients_per_round, not both; "
+            "got {'clients_per_round': 3, 'fraction': 0.5}",
         ),
         (
             {"seed": 1 << 63},
@@ -132,19 +140,19 @@ def test_long_lists_of_mistakes_are_cut() -> None:
 
 def test_keys_that_are_not_text_are_refused() -> None:
     with pytest.raises(ConfigError, match="here: keys are text"):
-        validated({1: 2}, "here")  # type: ignore[dict-item]
+        validate_config({1: 2}, "here")  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
     "value", ["x" * 1000, list(range(1000)), {"a": "x" * 1000}, 1 << 4000, {"d": [["e"] * 99] * 9}]
 )
 def test_values_are_shown_short(value: object) -> None:
-    assert len(shown(value)) <= WIDEST
+    assert len(show_value(value)) <= WIDEST
 
 
 @pytest.mark.parametrize("value", [0, None, "word", [1, "a"], {"a": 1}])
 def test_short_values_are_shown_whole(value: object) -> None:
-    assert shown(value) == repr(value)
+    assert show_value(value) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +180,7 @@ def test_branches_of_unions_are_no_keys(part: object, branch: bool) -> None:
     ],
 )
 def test_rules_are_sentences(rule: str, sentence: str) -> None:
-    assert allowed(rule) == sentence
+    assert phrase_rule(rule) == sentence
 
 
 @pytest.mark.parametrize(
@@ -194,4 +202,4 @@ def test_known_keys_follow_the_settings_into_components(
 
 
 def test_plain_values_have_no_fields() -> None:
-    assert fields_of(int) == fields_of(None) == []
+    assert list_fields(int) == list_fields(None) == []

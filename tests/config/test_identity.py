@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rayfl.component import Fraction, Registry, component, neutral, slot, without_neutral
-from rayfl.config.schema import Config, load_config, validated
+from rayfl.config.schema import Config, load_config, validate_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FROZEN = {
@@ -77,7 +77,7 @@ def test_with_another_value_it_is_another_run(more: Mapping[str, Any]) -> None:
     ids=str,
 )
 def test_settings_of_speed_count_where_they_change_bits(quick: Mapping[str, Any]) -> None:
-    assert validated({"training": quick}).digest != Config().digest
+    assert validate_config({"training": quick}).digest != Config().digest
 
 
 # -- the mechanism ---------------------------------------------------------------------------------

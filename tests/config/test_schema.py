@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from rayfl.algorithms.fedavg import FedAvg
-from rayfl.config.schema import Config, load_config, mask, merge, overridden, validated
+from rayfl.config.files import apply_override, merge_settings
+from rayfl.config.schema import Config, load_config, validate_config
+from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
@@ -33,7 +35,7 @@ def written(folder: Path, name: str = "run.yaml", **settings: Any) -> Path:
 def test_an_empty_file_is_the_default_run(tmp_path: Path) -> None:
     path = tmp_path / "empty.yaml"
     path.write_text("")
-    assert load_config(path) == validated({}) == Config()
+    assert load_config(path) == validate_config({}) == Config()
     assert Config().method == FedAvg()
     assert Config().output == Path("outputs").absolute()
 
@@ -65,7 +67,7 @@ def test_a_configuration_cannot_be_changed() -> None:
 def test_numbers_are_read_as_people_write_them(
     tmp_path: Path, text: str, value: float | str
 ) -> None:
-    found = overridden({}, f"x={text}")["x"]
+    found = apply_override({}, f"x={text}")["x"]
     assert found == value
     assert type(found) is type(value)
 
@@ -106,7 +108,7 @@ def test_later_bases_win_over_earlier_ones_and_bases_have_bases(tmp_path: Path) 
 def test_merging_goes_key_by_key_but_another_component_starts_afresh(
     below: Mapping[str, Any], above: Mapping[str, Any], merged: Mapping[str, Any]
 ) -> None:
-    assert merge(below, above) == merged
+    assert merge_settings(below, above) == merged
 
 
 def test_a_base_that_leads_back_to_itself_is_refused(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_small_texts_that_expand_immensely_are_refused_shortly(tmp_path: Path) -
 def test_overrides_reach_any_key(overrides: list[str], found: Mapping[str, Any]) -> None:
     settings: dict[str, Any] = {"method": "fedprox"}
     for override in overrides:
-        settings = overridden(settings, override)
+        settings = apply_override(settings, override)
     assert settings == {"method": "fedprox", **found}
 
 
@@ -229,7 +231,7 @@ def test_a_malformed_override_is_refused(override: str, message: str) -> None:
 
 
 def test_each_purpose_has_the_common_seed_or_its_own() -> None:
-    config = validated({"seed": 7, "seeds": {"model": 0}})
+    config = validate_config({"seed": 7, "seeds": {"model": 0}})
     assert (config.seeds_for("data"), config.seeds_for("model"), config.seeds_for("training")) == (
         7,
         0,
@@ -251,7 +253,7 @@ def test_each_purpose_has_the_common_seed_or_its_own() -> None:
     ],
 )
 def test_where_and_how_long_a_run_goes_is_not_in_its_digest(settings: Mapping[str, Any]) -> None:
-    assert validated(settings).digest == Config().digest
+    assert validate_config(settings).digest == Config().digest
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_where_and_how_long_a_run_goes_is_not_in_its_digest(settings: Mapping[st
     ],
 )
 def test_what_decides_a_result_is_in_its_digest(settings: Mapping[str, Any]) -> None:
-    assert validated(settings).digest != Config().digest
+    assert validate_config(settings).digest != Config().digest
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ def test_what_decides_a_result_is_in_its_digest(settings: Mapping[str, Any]) -> 
 )
 def test_no_learning_rate_is_too_odd_to_be_refused_clearly(wrong: object) -> None:
     with pytest.raises(ConfigError, match=r"training\.lr"):
-        validated({"training": {"lr": wrong}})
+        validate_config({"training": {"lr": wrong}})
 
 
 # -- secrets ---------------------------------------------------------------------------------------
@@ -294,13 +296,13 @@ def test_no_learning_rate_is_too_odd_to_be_refused_clearly(wrong: object) -> Non
     ],
 )
 def test_credentials_inside_uris_become_stars(secret: str, public: str) -> None:
-    assert mask(secret) == public
-    assert mask({"a": [secret, 3]}) == {"a": [public, 3]}
+    assert mask_secrets(secret) == public
+    assert mask_secrets({"a": [secret, 3]}) == {"a": [public, 3]}
 
 
 def test_what_is_shown_and_saved_has_no_secrets() -> None:
     uri = "http://me:hunter2@host:5000"
-    config = validated(
+    config = validate_config(
         {
             "tracking": {"uri": uri, "tags": {"see": uri}},
             "checkpoint": {"uri": "s3://k:hunter2@b/x"},
@@ -322,7 +324,7 @@ def test_what_is_shown_and_saved_has_no_secrets() -> None:
     ],
 )
 def test_so_do_those_that_look_like_a_path_or_a_query(secret: str, public: str) -> None:
-    assert mask(secret) == public
+    assert mask_secrets(secret) == public
 
 
 def test_many_keys_are_read_as_fast_as_they_are_written(tmp_path: Path) -> None:
@@ -332,8 +334,8 @@ def test_many_keys_are_read_as_fast_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_numbers_of_immense_size_are_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="seed: must be less than .*; got int of immense size"):
-        validated({"seed": 1 << 500_000})
+    with pytest.raises(ConfigError, match=r"seed: must be less than .*; got int of immense size"):
+        validate_config({"seed": 1 << 500_000})
 
 
 TRAVEL = """

@@ -12,9 +12,9 @@ from rayfl.estimate import (
     adjusted_rand_index,
     agglomerate,
     cluster_by_linkage,
-    cut,
+    cluster_spectrally,
+    cut_hierarchy,
     k_means,
-    spectral,
 )
 from rayfl.estimate.clustering import (
     Linkage,
@@ -132,13 +132,13 @@ def test_names_of_users_do_not_matter(
 @pytest.mark.parametrize("sizes", [[3, 3], [2, 5, 4], [1, 1, 6], [4, 4, 4, 4]])
 def test_spectral_finds_blocks(sizes: list[int]) -> None:
     affinity = block_affinity(sizes)
-    found = spectral(affinity, len(sizes), np.random.default_rng(0))
+    found = cluster_spectrally(affinity, len(sizes), np.random.default_rng(0))
     assert found.tolist() == np.repeat(np.arange(len(sizes)), sizes).tolist()
-    assert np.array_equal(found, spectral(affinity, len(sizes), np.random.default_rng(0)))
+    assert np.array_equal(found, cluster_spectrally(affinity, len(sizes), np.random.default_rng(0)))
 
 
 def test_spectral_on_printed_similarities() -> None:
-    assert spectral(PRINTED, 2, np.random.default_rng(1)).tolist() == [0, 0, 1, 1, 1]
+    assert cluster_spectrally(PRINTED, 2, np.random.default_rng(1)).tolist() == [0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("clusters", [1, 2, 3, 6])
@@ -146,7 +146,7 @@ def test_spectral_on_printed_similarities() -> None:
     "affinity", [np.ones((6, 6)), np.eye(6), np.zeros((6, 6))], ids=["equal", "apart", "none"]
 )
 def test_spectral_fills_every_cluster(affinity: Floats, clusters: int) -> None:
-    found = spectral(affinity, clusters, np.random.default_rng(0))
+    found = cluster_spectrally(affinity, clusters, np.random.default_rng(0))
     assert set(found.tolist()) == set(range(clusters))
 
 
@@ -203,9 +203,9 @@ def test_refuses_too_few_clients_for_the_clusters(clusters: int) -> None:
     with pytest.raises(
         DataError, match=rf"lies in \[1, 5\], the number of clients; got {clusters}"
     ):
-        cut(agglomerate(1 - PRINTED), clusters)
+        cut_hierarchy(agglomerate(1 - PRINTED), clusters)
     with pytest.raises(DataError, match="Ask for fewer clusters"):
-        spectral(PRINTED, clusters, np.random.default_rng(0))
+        cluster_spectrally(PRINTED, clusters, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,6 @@ def test_refuses_matrices(matrix: list[list[float]], message: str) -> None:
 
 def test_refuses_negative_affinities_and_unequal_groupings() -> None:
     with pytest.raises(DataError, match=r"affinities are not negative; got -0\.5"):
-        spectral([[1.0, -0.5], [-0.5, 1.0]], 1, np.random.default_rng(0))
+        cluster_spectrally([[1.0, -0.5], [-0.5, 1.0]], 1, np.random.default_rng(0))
     with pytest.raises(DataError, match="label the same items"):
         adjusted_rand_index([0, 1], [0])

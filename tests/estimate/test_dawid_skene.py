@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from rayfl.errors import DataError
-from rayfl.estimate import DawidSkene, reliability_weights
+from rayfl.estimate import DawidSkene, weigh_by_reliability
 from rayfl.estimate.dawid_skene import (
     Maximisation,
     encode_votes,
@@ -118,7 +118,7 @@ def test_stops_when_posteriors_settle(use_prior: bool, stops_at: int) -> None:
 def test_converged_reliability_and_weights() -> None:
     model = DawidSkene().fit(THREE)
     assert model.reliability_ == pytest.approx([0.999998, 0.833334, 0.333335], abs=6e-7)
-    assert reliability_weights(model.reliability_) == pytest.approx(
+    assert weigh_by_reliability(model.reliability_) == pytest.approx(
         [0.461537, 0.384616, 0.153847], abs=6e-7
     )
 
@@ -264,18 +264,20 @@ def test_recovers_accuracies_and_beats_the_majority(use_prior: bool, digits: flo
         0.020073,
         0.000084,
     ]
-    assert reliability_weights(model.reliability_) == pytest.approx(printed, abs=digits)
+    assert weigh_by_reliability(model.reliability_) == pytest.approx(printed, abs=digits)
     assert not model.misaligned_
 
 
 def test_weighted_average_of_parameters() -> None:
     thetas = np.array([(1, 2), (0, 4), (6, -3)])
-    assert reliability_weights([0.9, 0.6, 0.3]) @ thetas == pytest.approx([1.5, 1.833333], abs=6e-7)
+    assert weigh_by_reliability([0.9, 0.6, 0.3]) @ thetas == pytest.approx(
+        [1.5, 1.833333], abs=6e-7
+    )
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
 def test_weights_are_equal_without_a_usable_sum(values: list[float]) -> None:
-    assert reliability_weights(values).tolist() == [0.5, 0.5]
+    assert weigh_by_reliability(values).tolist() == [0.5, 0.5]
 
 
 def test_one_annotator_is_its_own_truth() -> None:
@@ -287,7 +289,7 @@ def test_one_annotator_is_its_own_truth() -> None:
 def test_no_items_say_nothing() -> None:
     model = DawidSkene(classes=3).fit(np.empty((0, 2), dtype=np.int64))
     assert model.reliability_.tolist() == [0.0, 0.0]
-    assert reliability_weights(model.reliability_).tolist() == [0.5, 0.5]
+    assert weigh_by_reliability(model.reliability_).tolist() == [0.5, 0.5]
     assert model.posterior_.shape == (0, 3)
 
 

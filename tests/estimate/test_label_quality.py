@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from rayfl.errors import DataError
-from rayfl.estimate import label_precision, label_recall, mean_of_known, pearson, repair_quality
+from rayfl.estimate import (
+    average_known,
+    measure_correlation,
+    measure_precision,
+    measure_recall,
+    measure_repair,
+)
 
 TRUTH = [0, 0, 1, 1, 2, 2]
 GIVEN = [0, 1, 1, 1, 2, 0]
@@ -21,37 +27,37 @@ GIVEN = [0, 1, 1, 1, 2, 0]
     ids=["everything", "the right ones", "two", "the wrong ones"],
 )
 def test_label_precision_and_recall(kept: list[bool], precision: float, recall: float) -> None:
-    assert label_precision(kept, GIVEN, TRUTH) == pytest.approx(precision)
-    assert label_recall(kept, GIVEN, TRUTH) == pytest.approx(recall)
+    assert measure_precision(kept, GIVEN, TRUTH) == pytest.approx(precision)
+    assert measure_recall(kept, GIVEN, TRUTH) == pytest.approx(recall)
 
 
 def test_keeping_everything_has_precision_one_minus_the_rate() -> None:
     truth = np.zeros(100, dtype=np.int64)
     given = np.where(np.arange(100) < 37, 1, 0)
-    assert label_precision(np.ones(100, dtype=bool), given, truth) == 0.63
+    assert measure_precision(np.ones(100, dtype=bool), given, truth) == 0.63
 
 
 @pytest.mark.parametrize(("empty", "expected"), [(float("nan"), float("nan")), (0.0, 0.0)])
 def test_empty_sets(empty: float, expected: float) -> None:
     nothing, everything = [False] * 2, [True] * 2
-    assert label_precision(nothing, [0, 1], [0, 1], empty) == pytest.approx(expected, nan_ok=True)
-    assert label_recall(nothing, [0, 1], [0, 1], empty) == 0.0
-    assert label_recall(everything, [0, 1], [1, 0], empty) == pytest.approx(expected, nan_ok=True)
-    assert label_precision(everything, [0, 1], [1, 0], empty) == 0.0
+    assert measure_precision(nothing, [0, 1], [0, 1], empty) == pytest.approx(expected, nan_ok=True)
+    assert measure_recall(nothing, [0, 1], [0, 1], empty) == 0.0
+    assert measure_recall(everything, [0, 1], [1, 0], empty) == pytest.approx(expected, nan_ok=True)
+    assert measure_precision(everything, [0, 1], [1, 0], empty) == 0.0
 
 
 def test_repair_quality() -> None:
-    repair = repair_quality(before=GIVEN, after=[0, 0, 1, 2, 2, 1], truth=TRUTH)
+    repair = measure_repair(before=GIVEN, after=[0, 0, 1, 2, 2, 1], truth=TRUTH)
     assert repair.corrected == 0.5
     assert repair.accuracy == pytest.approx(1 / 3)
     assert (repair.right_before, repair.right_after) == pytest.approx((4 / 6, 4 / 6))
 
 
 def test_repair_of_nothing() -> None:
-    untouched = repair_quality(GIVEN, GIVEN, TRUTH)
+    untouched = measure_repair(GIVEN, GIVEN, TRUTH)
     assert untouched.corrected == 0.0
     assert np.isnan(untouched.accuracy)
-    assert all(np.isnan(repair_quality([], [], [])))
+    assert all(np.isnan(measure_repair([], [], [])))
 
 
 @pytest.mark.parametrize(
@@ -66,12 +72,12 @@ def test_repair_of_nothing() -> None:
     ],
 )
 def test_pearson(one: list[float], other: list[float], expected: float) -> None:
-    assert pearson(one, other) == pytest.approx(expected, nan_ok=True)
+    assert measure_correlation(one, other) == pytest.approx(expected, nan_ok=True)
 
 
 def test_pearson_equals_numpy() -> None:
     one, other = np.random.default_rng(0).normal(size=(2, 50))
-    assert pearson(one, other) == pytest.approx(np.corrcoef(one, other)[0, 1])
+    assert measure_correlation(one, other) == pytest.approx(np.corrcoef(one, other)[0, 1])
 
 
 @pytest.mark.parametrize(
@@ -84,15 +90,15 @@ def test_pearson_equals_numpy() -> None:
     ],
 )
 def test_mean_of_known(values: list[float], mean: float, skipped: int) -> None:
-    found = mean_of_known(values)
+    found = average_known(values)
     assert found.mean == pytest.approx(mean, nan_ok=True)
     assert found.skipped == skipped
 
 
 def test_refuses_masks_and_lengths_that_do_not_fit() -> None:
     with pytest.raises(DataError, match="kept is a boolean mask"):
-        label_precision([0, 1, 2], [0, 1, 2], [0, 1, 2])
+        measure_precision([0, 1, 2], [0, 1, 2], [0, 1, 2])
     with pytest.raises(DataError, match="one entry for each of the same samples"):
-        label_recall([True], [0, 1], [0, 1])
+        measure_recall([True], [0, 1], [0, 1])
     with pytest.raises(DataError, match="same samples"):
-        pearson([1, 2], [1, 2, 3])
+        measure_correlation([1, 2], [1, 2, 3])

@@ -7,19 +7,19 @@ from numpy.typing import NDArray
 
 from rayfl.errors import DataError
 from rayfl.estimate import (
-    calibrate,
+    calibrate_correction,
     correct_labels,
-    nearest_class,
+    decompose_features,
+    find_nearest_class,
     pairwise_relevance,
     similarity_matrix,
-    spectra,
 )
 from rayfl.estimate.subspace import (
     Rank,
-    energies,
+    measure_energies,
     measure_projections,
+    measure_relevance,
     relabel_class,
-    relevance,
     similarity_between,
 )
 
@@ -36,7 +36,7 @@ X1 = np.array([[2.0, 0.0], [0.0, 1.0]])
 X2 = np.array([[0.0, 2.0], [1.0, 0.0]])
 X3, X4 = turned(X1, 45), turned(X1, 30)
 XB = np.array([[3.0, 1.0], [1.0, 1.0], [0.0, 1.0]])
-CLEAN = spectra([np.array([[3, 0, 0], [3, 0.3, 0]]), np.array([[0, 3, 0], [0, 3, 0.3]])])
+CLEAN = decompose_features([np.array([[3, 0, 0], [3, 0.3, 0]]), np.array([[0, 3, 0], [0, 3, 0.3]])])
 
 
 def users(seed: int, count: int = 4, dimension: int = 6) -> list[Floats]:
@@ -59,15 +59,15 @@ def naive_relevance(one: Floats, other: Floats, q: int) -> float:
 
 
 def test_eigenvalues_are_of_the_uncentred_covariance_largest_first() -> None:
-    found = spectra([X1, X2, X3, X4])
+    found = decompose_features([X1, X2, X3, X4])
     np.testing.assert_allclose(found.values, np.tile([2.0, 0.5], (4, 1)))
     rebuilt = found.vectors @ (found.values[:, :, None] * found.vectors.transpose(0, 2, 1))
     np.testing.assert_allclose(rebuilt, found.covariances, atol=1e-12)
-    assert spectra([XB]).values[0] == pytest.approx([3.938358, 0.394976], abs=6e-7)
+    assert decompose_features([XB]).values[0] == pytest.approx([3.938358, 0.394976], abs=6e-7)
 
 
 def test_keep_holds_the_leading_pairs() -> None:
-    full, kept = spectra(users(0)), spectra(users(0), keep=2)
+    full, kept = decompose_features(users(0)), decompose_features(users(0), keep=2)
     assert kept.vectors.shape == (4, 6, 2)
     np.testing.assert_array_equal(kept.values, full.values[:, :2])
     np.testing.assert_array_equal(similarity_matrix(kept, q=2), similarity_matrix(full, q=2))
@@ -79,29 +79,31 @@ def test_keep_holds_the_leading_pairs() -> None:
     ids=["R12", "R13", "R14", "R34"],
 )
 def test_similarity_of_turned_users(one: Floats, other: Floats, similar: float) -> None:
-    matrix = similarity_matrix(spectra([one, other]), q=2)
+    matrix = similarity_matrix(decompose_features([one, other]), q=2)
     assert matrix[0, 1] == matrix[1, 0] == pytest.approx(similar, abs=6e-7)
     assert np.diagonal(matrix).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(("other", "lengths"), [(X3, [1.457738, 1.457738]), (X4, [1.75, 1.089725])])
 def test_energies_are_norms_of_images(other: Floats, lengths: list[float]) -> None:
-    one, two = spectra([X1]), spectra([other])
-    assert energies(one.covariances, two.vectors)[0, 0] == pytest.approx(lengths, abs=6e-7)
+    one, two = decompose_features([X1]), decompose_features([other])
+    assert measure_energies(one.covariances, two.vectors)[0, 0] == pytest.approx(lengths, abs=6e-7)
 
 
 @pytest.mark.parametrize(("q", "there", "back"), [(2, 0.696884, 0.464790), (1, 0.916474, 0.911575)])
 def test_relevance_is_not_symmetric(q: int, there: float, back: float) -> None:
-    matrix = pairwise_relevance(spectra([X1, XB]), q=q)
+    matrix = pairwise_relevance(decompose_features([X1, XB]), q=q)
     assert (matrix[0, 1], matrix[1, 0]) == pytest.approx((there, back), abs=6e-7)
-    assert similarity_matrix(spectra([X1, XB]), q=2)[0, 1] == pytest.approx(0.580837, abs=6e-7)
+    assert similarity_matrix(decompose_features([X1, XB]), q=2)[0, 1] == pytest.approx(
+        0.580837, abs=6e-7
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("q", [1, 3, 6])
 def test_all_pairs_equal_one_pair_at_a_time(seed: int, q: int) -> None:
     data = users(seed)
-    matrix = pairwise_relevance(spectra(data), q=q, rank="fixed")
+    matrix = pairwise_relevance(decompose_features(data), q=q, rank="fixed")
     expected = [[1.0 if a is b else naive_relevance(a, b, q) for b in data] for a in data]
     np.testing.assert_allclose(matrix, expected, rtol=1e-9)
 
@@ -114,16 +116,20 @@ def test_all_pairs_equal_one_pair_at_a_time(seed: int, q: int) -> None:
 )
 def test_neither_units_nor_rotations_nor_signs_matter(seed: int, factor: float, rank: Rank) -> None:
     data = users(seed)
-    plain = pairwise_relevance(spectra(data), q=4, rank=rank)
+    plain = pairwise_relevance(decompose_features(data), q=4, rank=rank)
     rotation = np.linalg.qr(np.random.default_rng(seed).normal(size=(6, 6)))[0]
     assert ((plain >= 0) & (plain <= 1)).all()
     np.testing.assert_allclose(
-        pairwise_relevance(spectra([data[0] * factor, *data[1:]]), 4, rank), plain, atol=1e-9
+        pairwise_relevance(decompose_features([data[0] * factor, *data[1:]]), 4, rank),
+        plain,
+        atol=1e-9,
     )
     np.testing.assert_allclose(
-        pairwise_relevance(spectra([x @ rotation for x in data]), 4, rank), plain, atol=1e-9
+        pairwise_relevance(decompose_features([x @ rotation for x in data]), 4, rank),
+        plain,
+        atol=1e-9,
     )
-    found = spectra(data)
+    found = decompose_features(data)
     flipped = found._replace(vectors=found.vectors * np.array([1, -1, 1, -1, -1, 1]))
     np.testing.assert_array_equal(pairwise_relevance(flipped, 4, rank), plain)
 
@@ -140,11 +146,13 @@ def test_neither_units_nor_rotations_nor_signs_matter(seed: int, factor: float, 
     ],
 )
 def test_rank_rules(values: list[float], energy: list[float], rank: Rank, expected: float) -> None:
-    assert float(relevance(np.array(values), np.array(energy), rank)) == pytest.approx(expected)
+    assert float(measure_relevance(np.array(values), np.array(energy), rank)) == pytest.approx(
+        expected
+    )
 
 
 def test_one_sample_has_one_direction() -> None:
-    lone = spectra([[[3.0, 4.0, 0.0]], rank_three()])
+    lone = decompose_features([[[3.0, 4.0, 0.0]], rank_three()])
     assert lone.values[0] == pytest.approx([25, 0, 0], abs=1e-12)
     matrix = pairwise_relevance(lone, q=10)
     assert np.isfinite(matrix).all()
@@ -156,7 +164,7 @@ def rank_three() -> Floats:
 
 
 def test_disjoint_users_have_nothing_in_common() -> None:
-    assert similarity_matrix(spectra([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist() == [
+    assert similarity_matrix(decompose_features([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist() == [
         [1.0, 0.0],
         [0.0, 1.0],
     ]
@@ -164,8 +172,10 @@ def test_disjoint_users_have_nothing_in_common() -> None:
 
 def test_similarity_between_is_a_block_of_the_whole() -> None:
     data = users(3)
-    block = similarity_between(spectra(data[:2]), spectra(data[2:]), q=3)
-    np.testing.assert_allclose(block, similarity_matrix(spectra(data), q=3)[:2, 2:], rtol=1e-12)
+    block = similarity_between(decompose_features(data[:2]), decompose_features(data[2:]), q=3)
+    np.testing.assert_allclose(
+        block, similarity_matrix(decompose_features(data), q=3)[:2, 2:], rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,11 +193,11 @@ def test_longest_projection_wins(
     sample = np.array([[0.6, 0.5, 0.5]]) * scale
     found = measure_projections(sample, np.array(bases, dtype=np.float64))[0]
     assert found == pytest.approx(np.array(norms) * scale, abs=5e-6)
-    assert nearest_class(sample, np.array(bases, dtype=np.float64)).tolist() == [winner]
+    assert find_nearest_class(sample, np.array(bases, dtype=np.float64)).tolist() == [winner]
 
 
 def test_phase_one_similarities() -> None:
-    mistaken = spectra([[[0.1, 3, 0], [0, 2.8, 0.2]]])
+    mistaken = decompose_features([[[0.1, 3, 0], [0, 2.8, 0.2]]])
     assert similarity_between(mistaken, CLEAN, q=1)[0] == pytest.approx(
         [0.067816, 0.999701], abs=6e-7
     )
@@ -239,11 +249,11 @@ def subspace_classes(count: int, overlap: float, seed: int = 0) -> dict[int, Flo
 
 def test_calibration_separates_and_corrects() -> None:
     clean = subspace_classes(4, 0.2)
-    found = calibrate(clean, class_rank=2, ranks=(1, 2, 8))
+    found = calibrate_correction(clean, class_rank=2, ranks=(1, 2, 8))
     assert found.tau == pytest.approx((found.lowest_within + found.highest_between) / 2)
     assert (found.sample_rank, found.accuracy) == (2, 1.0)
     fresh = subspace_classes(4, 0.2, seed=1)
-    server = spectra([clean[c] for c in range(4)])
+    server = decompose_features([clean[c] for c in range(4)])
     swapped = correct_labels(fresh[2], np.full(60, 3), server, found.tau, 2, found.sample_rank)
     assert swapped.decided == {3: 2}
     mixed = correct_labels(
@@ -254,14 +264,16 @@ def test_calibration_separates_and_corrects() -> None:
 
 def test_calibration_falls_back_to_a_percentile() -> None:
     rng = np.random.default_rng(0)
-    found = calibrate({c: rng.normal(size=(8, 5)) for c in range(4)}, class_rank=2, ranks=(2,))
+    found = calibrate_correction(
+        {c: rng.normal(size=(8, 5)) for c in range(4)}, class_rank=2, ranks=(2,)
+    )
     assert found.lowest_within <= found.highest_between
     assert 0 < found.tau <= found.highest_between
 
 
 def test_calibration_needs_two_halves() -> None:
     with pytest.raises(DataError, match=r"two clean samples each; got \{0: 1, 1: 2\}"):
-        calibrate({0: [[1.0, 2.0]], 1: [[1.0, 2.0], [3.0, 4.0]]})
+        calibrate_correction({0: [[1.0, 2.0]], 1: [[1.0, 2.0], [3.0, 4.0]]})
 
 
 @pytest.mark.parametrize(
@@ -274,7 +286,7 @@ def test_calibration_needs_two_halves() -> None:
 )
 def test_refuses_features(features: list[list[list[float]]], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        spectra(features)
+        decompose_features(features)
 
 
 def test_refuses_labels_that_do_not_fit() -> None:

@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rayfl.commands.scenario import scenario as command
+from rayfl.commands.scenario import scenario_commands as command
 from rayfl.component import component
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.describe_scenario import (
+from rayfl.federation.plan import FederationPlan
+from rayfl.federation.scenario import DatasetReference, Scenario
+from rayfl.federation.scenario_display import (
+    draw_scenario_figures,
     draw_tables,
-    figures,
     format_percent,
     format_plain_text,
     list_client_rows,
+    list_scenario_facts,
     print_scenario,
-    save_figures,
-    summary,
+    save_scenario_figures,
 )
-from rayfl.federation.plan import FederationPlan
-from rayfl.federation.scenario import DatasetReference, Scenario
 
 NOTHING = float("nan")
 
@@ -68,7 +68,7 @@ def test_rows_by_hand() -> None:
 
 def test_without_truth_classes_are_the_given_ones_and_rates_unknown() -> None:
     assert list_client_rows(tiny(true=None), most=1) == [("0", "3", "3", "40.00 %", "unknown")]
-    assert dict(summary(tiny(true=None)))["client noise"] == "unknown"
+    assert dict(list_scenario_facts(tiny(true=None)))["client noise"] == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_without_truth_classes_are_the_given_ones_and_rates_unknown() -> None:
     ],
 )
 def test_the_summary_by_hand(what: str, value: str) -> None:
-    assert dict(summary(tiny()))[what] == value
+    assert dict(list_scenario_facts(tiny()))[what] == value
 
 
 @pytest.mark.parametrize(("rate", "text"), [(None, "unknown"), (NOTHING, "-"), (0.4021, "40.21 %")])
@@ -97,7 +97,7 @@ def test_rates_as_text(rate: float | None, text: str) -> None:
 
 
 def test_plain_text_is_aligned_and_complete() -> None:
-    lines = format_plain_text(summary(tiny()), list_client_rows(tiny())).splitlines()
+    lines = format_plain_text(list_scenario_facts(tiny()), list_client_rows(tiny())).splitlines()
     assert lines[0] == "dataset        toy, 9 training samples, 3 classes"
     table = lines[-4:]
     assert len({len(line) for line in table}) == 1
@@ -108,7 +108,7 @@ def test_a_terminal_gets_the_same_cells_in_a_drawn_table() -> None:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    draw_tables(console, summary(tiny()), list_client_rows(tiny()))
+    draw_tables(console, list_scenario_facts(tiny()), list_client_rows(tiny()))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "┃" in text
@@ -133,11 +133,11 @@ def test_printing_says_how_many_clients_it_leaves_out(capsys: pytest.CaptureFixt
 def test_figures_that_need_what_is_unknown_are_absent(
     change: dict[str, Any], names: set[str]
 ) -> None:
-    assert set(figures(tiny(**change))) == names
+    assert set(draw_scenario_figures(tiny(**change))) == names
 
 
 def test_the_class_map_shows_the_counts() -> None:
-    axes = figures(tiny())["classes_by_client"].axes[0]
+    axes = draw_scenario_figures(tiny())["classes_by_client"].axes[0]
     image = axes.images[0].get_array()
     np.testing.assert_array_equal(image, [[1, 0, 0], [2, 0, 0], [0, 2, 0]])
     assert [text.get_text() for text in axes.texts] == ["1", "2", "2"]
@@ -146,12 +146,12 @@ def test_the_class_map_shows_the_counts() -> None:
 
 
 def test_the_transition_matrix_is_over_clients_and_its_rows_are_shares() -> None:
-    image = figures(tiny())["transition"].axes[0].images[0].get_array()
+    image = draw_scenario_figures(tiny())["transition"].axes[0].images[0].get_array()
     np.testing.assert_allclose(np.asarray(image), np.array([[1, 0, 0], [0, 0.5, 0.5], [0, 0, 1]]))
 
 
 def test_the_noise_figure_has_both_rates() -> None:
-    figure = figures(tiny())["noise_by_client"]
+    figure = draw_scenario_figures(tiny())["noise_by_client"]
     nominal, realised = (points.get_offsets() for points in figure.axes[0].collections)
     np.testing.assert_allclose(np.ma.getdata(nominal)[:2], np.array([[0, 0.4], [1, 0]]))
     np.testing.assert_allclose(np.ma.getdata(realised)[:2], np.array([[0, 1 / 3], [1, 0]]))
@@ -161,7 +161,11 @@ def test_the_noise_figure_has_both_rates() -> None:
 def test_the_sizes_histogram_counts_clients() -> None:
     from matplotlib.patches import Rectangle
 
-    bars = [bar for bar in figures(tiny())["sizes"].axes[0].patches if isinstance(bar, Rectangle)]
+    bars = [
+        bar
+        for bar in draw_scenario_figures(tiny())["sizes"].axes[0].patches
+        if isinstance(bar, Rectangle)
+    ]
     assert [bar.get_height() for bar in bars] == [1, 0, 1, 1]
 
 
@@ -170,7 +174,7 @@ def test_many_clients_are_thinned_out_and_the_axis_says_so(clients: int, every: 
     owner = np.arange(clients, dtype=np.int32)
     labels = np.arange(clients) % 3
     crowd = tiny(owner=owner, given=labels, true=labels, nominal=np.zeros(clients))
-    axes = figures(crowd)["classes_by_client"].axes[0]
+    axes = draw_scenario_figures(crowd)["classes_by_client"].axes[0]
     shown = axes.images[0].get_array()
     assert shown is not None
     np.testing.assert_array_equal(shown.argmax(axis=0), labels[::every])
@@ -180,7 +184,7 @@ def test_many_clients_are_thinned_out_and_the_axis_says_so(clients: int, every: 
 
 
 def test_figures_are_saved_as_png(tmp_path: Path) -> None:
-    paths = save_figures(tiny(), tmp_path / "new" / "figures")
+    paths = save_scenario_figures(tiny(), tmp_path / "new" / "figures")
     assert [path.suffix for path in paths] == [".png"] * 4
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rayfl.errors import ConfigError
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import UNUSED
 from rayfl.federation.split import (
     Amount,
     Cap,
@@ -22,7 +23,6 @@ from rayfl.federation.split import (
     cap_rows,
     split_training_set,
 )
-from rayfl.federation.views import UNUSED
 
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 SVHN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)

@@ -13,7 +13,7 @@ import pytest
 
 from rayfl.errors import ConfigError, ResourceError
 from rayfl.fleet.on_ray import own_ray
-from rayfl.fleet.on_ray.connection import EarlyStart, ahead, connected
+from rayfl.fleet.on_ray.connection import EarlyStart, connect_ahead, connect_ray
 from rayfl.fleet.on_ray.own_ray import is_own, own_settings
 from tests.reliability.drills import ROOT
 from tests.sockets import user_environment
@@ -56,10 +56,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Ray:
 
 
 def test_what_was_begun_ahead_is_used_and_ended_by_the_thread_that_began_it(fake: Ray) -> None:
-    with ahead({}, "10.0.0.1:6379"):
+    with connect_ahead({}, "10.0.0.1:6379"):
         assert fake.steps == []
         fake.gate.set()
-        with connected("10.0.0.1:6379"):
+        with connect_ray("10.0.0.1:6379"):
             assert fake.there
         assert fake.there
     assert fake.steps == [("10.0.0.1:6379", "ray"), ("shutdown", "ray")]
@@ -67,14 +67,14 @@ def test_what_was_begun_ahead_is_used_and_ended_by_the_thread_that_began_it(fake
 
 
 def test_wrong_settings_are_refused_without_waiting(fake: Ray) -> None:
-    with pytest.raises(ConfigError, match="wrong"), ahead({}, None):
+    with pytest.raises(ConfigError, match="wrong"), connect_ahead({}, None):
         raise ConfigError("wrong")
     early = EarlyStart.latest
     assert early is not None
     assert early.thread.is_alive()
     fake.gate.set()
     # Whoever comes next waits for its end.
-    with connected(None):
+    with connect_ray(None):
         assert [step for step, _ in fake.steps] == ["local", "shutdown", "local"]
     assert not early.thread.is_alive()
 
@@ -83,7 +83,7 @@ def test_why_there_is_no_connection_is_told_where_it_is_wanted(fake: Ray) -> Non
     fake.refusal = ConnectionError("nobody there")
     fake.gate.set()
     told = pytest.raises(ResourceError, match="at somewhere: nobody there")
-    with ahead({}, "somewhere"), told, connected("somewhere"):
+    with connect_ahead({}, "somewhere"), told, connect_ray("somewhere"):
         pass
     assert EarlyStart.under_way() is None
 
@@ -93,14 +93,14 @@ def test_nothing_is_begun_that_nobody_needs(
     settings: dict[str, Any], there: bool, fake: Ray
 ) -> None:
     fake.there = there
-    with ahead(settings, None):
+    with connect_ahead(settings, None):
         assert EarlyStart.under_way() is None
     assert fake.steps == []
 
 
 def test_one_within_another_is_the_same(fake: Ray) -> None:
     fake.gate.set()
-    with ahead({}, None), ahead({}, None), connected(None):
+    with connect_ahead({}, None), connect_ahead({}, None), connect_ray(None):
         pass
     assert [step for step, _ in fake.steps] == ["local", "shutdown"]
 
@@ -142,7 +142,7 @@ def test_a_cluster_that_runs_on_this_machine_is_not_joined_unasked(
 ) -> None:
     """Ray itself takes any that it finds for the one that was meant."""
     fake.gate.set()
-    with connected(None):
+    with connect_ray(None):
         assert fake.steps == [("local", "MainThread")]
 
 
@@ -186,11 +186,11 @@ def test_a_ray_of_our_own_that_listens_to_others_is_refused(
     fake.host = "10.1.2.3"
     fake.gate.set()
     told = pytest.raises(ResourceError, match="listens to this machine alone; got one at 10")
-    with told, connected(None):
+    with told, connect_ray(None):
         pass
     assert not fake.there
     shell.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
-    with connected(None):
+    with connect_ray(None):
         assert fake.there
 
 
@@ -213,7 +213,7 @@ def test_a_cluster_whose_doors_are_open_is_said_to_be(
     shell.setattr(own_ray, "asks_for_token", lambda: mode == "token")
     fake.host = host
     fake.gate.set()
-    with connected("10.0.0.1:6379"):
+    with connect_ray("10.0.0.1:6379"):
         pass
     assert ("10.0.0.1:6379 asks nobody for a token" in caplog.text) is told
 
@@ -230,7 +230,7 @@ def test_a_version_of_ray_without_tokens_is_said_to_be_one(
         shell.setenv("RAY_AUTH_MODE", mode)
     shell.setattr(own_ray, "asks_for_token", lambda: False)
     fake.gate.set()
-    with connected(None):
+    with connect_ray(None):
         pass
     assert ("knows no tokens (2.52 and newer do)" in caplog.text) is told
 
@@ -238,11 +238,11 @@ def test_a_version_of_ray_without_tokens_is_said_to_be_one(
 SCRIPT = """
 import ray  # a program of a user's may have done so before
 import os, signal
-from rayfl.fleet.on_ray.connection import ahead, connected
+from rayfl.fleet.on_ray.connection import connect_ahead, connect_ray
 from rayfl.fleet.on_ray.own_ray import asks_for_token
 from tests.sockets import listeners_of
 before = signal.getsignal(signal.SIGTERM)
-with ahead({}, None), connected(None):
+with connect_ahead({}, None), connect_ray(None):
     print(ray.get(ray.remote(lambda: 6 * 7).remote()), signal.getsignal(signal.SIGTERM) is before)
     print(asks_for_token())
     print([each for each in listeners_of(os.getpid()) if not each.loopback])

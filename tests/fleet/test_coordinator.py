@@ -14,8 +14,8 @@ import pytest
 
 from rayfl.errors import DataError, ResourceError
 from rayfl.fleet.on_ray import coordinator as module
-from rayfl.fleet.on_ray.connection import connected
-from rayfl.fleet.on_ray.coordinator import count_room_on, drive, placed, stored
+from rayfl.fleet.on_ray.connection import connect_ray
+from rayfl.fleet.on_ray.coordinator import count_room_on, drive_run, fit_placement, store_for_hiring
 from rayfl.fleet.on_ray.placement import Placement
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, holdings, spec
@@ -42,7 +42,7 @@ Emit = Callable[[dict[str, Any]], object]
     ],
 )
 def test_placements_that_fit(asked: tuple[Any, ...], expected: Placement, cluster: None) -> None:
-    assert placed(*asked) == expected
+    assert fit_placement(*asked) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
     asked: tuple[Any, ...], match: str, cluster: None
 ) -> None:
     with pytest.raises(ResourceError, match=match):
-        placed(*asked)
+        fit_placement(*asked)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -80,9 +80,12 @@ def test_gpus_that_are_not_there_are_refused(
     import ray
 
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
-    match = f"device: {device} with 0.25 GPU an actor needs a GPU in the cluster; got 0 GPUs. Set device: cpu"
+    match = (
+        f"device: {device} with 0.25 GPU an actor needs a GPU in the cluster; got 0 GPUs. "
+        "Set device: cpu"
+    )
     with pytest.raises(ResourceError, match=match):
-        placed("auto", 1.0, 0.25, device, 10)
+        fit_placement("auto", 1.0, 0.25, device, 10)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,7 @@ def test_room_on_one_node(node: dict[str, float], cpus: float, gpus: float, room
 def test_a_connection_that_is_there_is_used_and_kept(cluster: None) -> None:
     import ray
 
-    with connected(None):
+    with connect_ray(None):
         assert ray.is_initialized()
     assert ray.is_initialized()
 
@@ -131,7 +134,7 @@ def test_a_cluster_that_is_not_there_is_a_clear_error(
         pytest.raises(
             ResourceError, match=f"no Ray could be reached or started at {place}: {error}"
         ),
-        connected(address),
+        connect_ray(address),
     ):
         pass
 
@@ -146,7 +149,7 @@ def test_only_our_own_connection_ends(address: str | None, monkeypatch: pytest.M
         ray, "init", lambda **settings: steps.append(settings.get("address", "own"))
     )
     monkeypatch.setattr(ray, "shutdown", lambda: steps.append("shutdown"))
-    with pytest.raises(KeyError, match="inside"), connected(address):
+    with pytest.raises(KeyError, match="inside"), connect_ray(address):
         raise KeyError("inside")
     assert steps == [address or "own", "shutdown"]
 
@@ -201,7 +204,9 @@ def driven(
         records.append(record)
         return len(records)
 
-    return drive(run, stored(spec(), holdings(), Placement(1, cpus=0.5)), emit or note), records
+    return drive_run(
+        run, store_for_hiring(spec(), holdings(), Placement(1, cpus=0.5)), emit or note
+    ), records
 
 
 def test_every_record_arrives_in_order(tmp_path: Path, cluster: None) -> None:

@@ -12,12 +12,12 @@ from rayfl.errors import ConfigError, DataError
 from rayfl.fleet.executor import (
     Executor,
     Task,
+    count_bytes,
     fail_visit,
     find_peak,
     freeze_array,
     map_leaves,
     name_update,
-    nbytes,
 )
 from rayfl.fleet.streams import Streams
 from rayfl.protocol import SERVER, Client, DataRef, Out, Ref
@@ -54,12 +54,12 @@ def tasks(*clients: int) -> list[Task]:
     ],
 )
 def test_what_a_value_costs(value: Any, whole: int, without_scalars: int) -> None:
-    assert nbytes(value) == whole
-    assert nbytes(value, scalars=False) == without_scalars
+    assert count_bytes(value) == whole
+    assert count_bytes(value, scalars=False) == without_scalars
 
 
 def test_private_entries_count_against_the_limit() -> None:
-    assert nbytes({"a": 1.0, "_own": {"_deep": np.zeros(9)}}, private=True) == 76
+    assert count_bytes({"a": 1.0, "_own": {"_deep": np.zeros(9)}}, private=True) == 76
 
 
 @pytest.mark.parametrize(

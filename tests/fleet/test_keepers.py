@@ -25,7 +25,7 @@ from rayfl.fleet.executor import Task
 from rayfl.fleet.on_ray.calls import Answer, TaskBatch
 from rayfl.fleet.on_ray.keepers.keeper_calls import KeeperCalls, KeeperShard, Kept
 from rayfl.fleet.on_ray.keepers.keeper_process import Keeper, KeeperDied, Post, Tally
-from rayfl.fleet.on_ray.placement import keepers_for
+from rayfl.fleet.on_ray.placement import count_keepers
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.on_ray.socket_calls import SHORT_CALLS
 from rayfl.fleet.on_ray.values import STATE_BYTES, Inlined, Packed, Stored
@@ -372,7 +372,7 @@ def test_without_keepers_nothing_is_started(on_ray: BaseFleet) -> None:
     ],
 )
 def test_how_many_keepers_there_are(wanted: int | str, actors: int, keepers: int) -> None:
-    assert keepers_for(wanted, actors) == keepers
+    assert count_keepers(wanted, actors) == keepers
 
 
 # -- small parts -----------------------------------------------------------------------------------

@@ -102,19 +102,20 @@ def test_only_what_ray_says_of_signals_is_kept_quiet() -> None:
 
 SCRIPT = """
 import os, signal, sys, time
-from rayfl.fleet.on_ray.connection import ahead, connected
+from rayfl.fleet.on_ray.connection import connect_ahead, connect_ray
 from rayfl.fleet.on_ray.kept_signals import _read_action
 
 signal.signal(signal.SIGTERM, lambda number, _: print("caught", number, flush=True))
 ours = [_read_action(number)[:8] for number in (signal.SIGTERM, signal.SIGINT)]
 
 def say(moment):
-    print(moment, [_read_action(n)[:8] for n in (signal.SIGTERM, signal.SIGINT)] == ours, flush=True)
+    now = [_read_action(n)[:8] for n in (signal.SIGTERM, signal.SIGINT)]
+    print(moment, now == ours, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 for early in (True, False):
-    with ahead({"fleet": "ray" if early else "inline"}, None):
-        with connected(None):
+    with connect_ahead({"fleet": "ray" if early else "inline"}, None):
+        with connect_ray(None):
             say("connected")
             time.sleep(3.5)  # in three seconds Ray's handler would abort
     say("disconnected")

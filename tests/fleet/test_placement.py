@@ -12,7 +12,7 @@ from rayfl.fleet.on_ray.placement import (
     CALL_SECONDS,
     GRAIN_SECONDS,
     HEAD_SHARE,
-    Plan,
+    HandOutPlan,
     deal_longest_first,
 )
 
@@ -23,11 +23,11 @@ def seconds(job: Job) -> float:
     return job[1]
 
 
-def plan_of(times: Sequence[float], actors: int) -> Plan[Job]:
-    return Plan(list(enumerate(times)), seconds, actors)
+def plan_of(times: Sequence[float], actors: int) -> HandOutPlan[Job]:
+    return HandOutPlan(list(enumerate(times)), seconds, actors)
 
 
-def drained(plan: Plan[Job]) -> list[list[Job]]:
+def drained(plan: HandOutPlan[Job]) -> list[list[Job]]:
     lists = []
     while plan:
         lists.append(plan.next())

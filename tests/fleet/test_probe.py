@@ -68,13 +68,13 @@ def ask() -> float:
 
 
 def test_auto_is_nothing_on_a_cpu(cluster: None) -> None:
-    assert coordinator.placed(1, 1.0, "auto", "cpu", 9, ask).gpus == 0
+    assert coordinator.fit_placement(1, 1.0, "auto", "cpu", 9, ask).gpus == 0
 
 
 def test_auto_measures_on_a_gpu(cluster: None) -> None:
     with pytest.raises(Asked):
-        coordinator.placed(1, 1.0, "auto", "cuda", 9, ask)
-    assert coordinator.placed(2, 0.5, "auto", "cuda", 9, lambda: 0.125).gpus == 0.125
+        coordinator.fit_placement(1, 1.0, "auto", "cuda", 9, ask)
+    assert coordinator.fit_placement(2, 0.5, "auto", "cuda", 9, lambda: 0.125).gpus == 0.125
 
 
 def test_auto_is_refused_where_nothing_can_measure(cluster: None) -> None:
@@ -82,4 +82,4 @@ def test_auto_is_refused_where_nothing_can_measure(cluster: None) -> None:
         ResourceError,
         match=r"gpus_per_client is a number where several runs share the GPUs; got auto",
     ):
-        coordinator.placed(1, 1.0, "auto", "cuda", 9)
+        coordinator.fit_placement(1, 1.0, "auto", "cuda", 9)

@@ -12,7 +12,7 @@ from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.on_ray.calls import Answer, Call
 from rayfl.fleet.on_ray.keepers.keeper_calls import KeeperCalls
 from rayfl.fleet.on_ray.map_in_flight import LIVES_OF_A_TASK, MapInFlight, Stage
-from rayfl.fleet.on_ray.placement import Plan
+from rayfl.fleet.on_ray.placement import HandOutPlan
 from rayfl.fleet.on_ray.pool import Place
 from rayfl.fleet.on_ray.ray_calls import RayAnswer
 from rayfl.fleet.on_ray.routes import Routes
@@ -64,7 +64,7 @@ def test_keepers_take_what_sockets_do_not() -> None:
 def flight(clients: int = 2, **more: Any) -> MapInFlight:
     tasks = [Task(client, 0, {}, {}) for client in range(clients)]
     made = MapInFlight(3, phases.update, **more)
-    made.start(Plan(tasks, lambda _: 0.0, 1), tasks, {})
+    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), tasks, {})
     return made
 
 
@@ -126,7 +126,7 @@ def test_a_chain_is_one_call_in_the_order_of_its_tasks(monkeypatch: pytest.Monke
     monkeypatch.setattr("rayfl.fleet.on_ray.map_in_flight.MAX_ARGUMENT_BYTES", 1)
     tasks = [Task(client, 0, {"x": np.ones(9)}, {}) for client in (4, 1, 3)]
     made = MapInFlight(3, phases.update, chain=True)
-    made.start(Plan(tasks, lambda _: 0.0, 1), tasks, {})
+    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), tasks, {})
     sent = made.next_call(place())
     assert [task.client for task in sent.tasks] == [4, 1, 3]
     assert sent.chain

@@ -15,7 +15,7 @@ from rayfl.errors import PhaseError, RayflError
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.stacking import TRIAL_CLIENTS, Pace, StackingPolicy
 from rayfl.learn.batches import Batch
-from rayfl.learn.fit import outputs
+from rayfl.learn.fit import compute_outputs
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Fit, Fitting, Pull
 from rayfl.learn.training import LocalTraining, Normalisation
@@ -26,7 +26,7 @@ from tests.fleet.toys import CLIENTS, holdings, network, spec
 def train_twice(client: Client, *, w: Vector) -> Fitting[Out]:
     """Trains twice, and looks at its data in between."""
     once = yield Fit(w)
-    seen = outputs(client.learner, once.weights, client.x)
+    seen = compute_outputs(client.learner, once.weights, client.x)
     twice = yield Fit(once.weights)
     report = {"seen": float(np.abs(seen).sum()), "samples": twice.samples}
     return Out(report, update=twice.weights, state={"w": twice.weights})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from rayfl.learn.fit import outputs
+from rayfl.learn.fit import compute_outputs
 from tests.learn.toys import IMAGE, client, conv_net, learner, shrinking_net, start, train
 
 pytestmark = [
@@ -34,7 +34,7 @@ def trained(
     place.image = IMAGE
     visited = client(24, place)
     local = train(visited, start(build))
-    answers = outputs(place, local, visited.x)
+    answers = compute_outputs(place, local, visited.x)
     assert (counters["stats"]["unique_graphs"] > 0) == (compile != "never")
     # What counts passes cuts no graph in two, and counts as without.
     assert not counters["graph_break"]

@@ -13,7 +13,7 @@ from torch import nn
 
 from rayfl.errors import RayflError
 from rayfl.learn.batches import Batch, draw_batches
-from rayfl.learn.fit import outputs, sample_losses
+from rayfl.learn.fit import compute_losses, compute_outputs
 from rayfl.learn.resident import Resident
 from tests.learn.toys import (
     LAYOUTS,
@@ -50,8 +50,8 @@ def test_fit_learns() -> None:
     place = learner(conv_net, lr=0.05, momentum=0.9, epochs=10, batch_size=16)
     one = client(120, place)
     begin = start(conv_net)
-    before, after = (outputs(place, w, one.x) for w in (begin, train(one, begin)))
-    assert sample_losses(after, one.y).mean() < 0.5 * sample_losses(before, one.y).mean()
+    before, after = (compute_outputs(place, w, one.x) for w in (begin, train(one, begin)))
+    assert compute_losses(after, one.y).mean() < 0.5 * compute_losses(before, one.y).mean()
     assert (after.argmax(axis=1) == one.y).mean() > 0.8
 
 
@@ -91,7 +91,7 @@ def test_who_came_before_changes_no_bit(build: Callable[[], nn.Module]) -> None:
     """Residents, optimisers and torch's generator carry nothing from one visit into the next."""
     used, weights = learner(build, momentum=0.9), start(build)
     train(client(33, used, seed=9), weights)
-    outputs(used, weights, client(7, used).x)
+    compute_outputs(used, weights, client(7, used).x)
     fresh = learner(build, momentum=0.9)
     assert np.array_equal(train(client(20, used), weights), train(client(20, fresh), weights))
 
@@ -220,9 +220,9 @@ def test_outputs_come_in_order_whatever_the_batches(size: int) -> None:
     place, other = learner(), learner()
     other.evaluation_batch = 7
     x = client(size, place).x
-    found = outputs(place, start(), x)
+    found = compute_outputs(place, start(), x)
     assert found.shape == (size, 3)
-    np.testing.assert_allclose(outputs(other, start(), x), found, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(compute_outputs(other, start(), x), found, rtol=1e-5, atol=1e-6)
     net = linear_net().eval()
     with torch.no_grad():
         alone = torch.cat(
@@ -235,15 +235,15 @@ def test_outputs_are_those_of_evaluation_mode() -> None:
     place = learner(dropout_net)
     x = client(20, place).x
     begin = start(dropout_net)
-    assert np.array_equal(outputs(place, begin, x), outputs(place, None, x))
+    assert np.array_equal(compute_outputs(place, begin, x), compute_outputs(place, None, x))
     with pytest.raises(RayflError, match="given weights before it is used"):
-        outputs(place, None, x, name="peer")
+        compute_outputs(place, None, x, name="peer")
     assert place.passes.take() == (40, 0)
 
 
 def test_outputs_can_read_something_else() -> None:
     place = learner()
-    found = outputs(
+    found = compute_outputs(
         place,
         start(),
         client(5, place).x,
@@ -256,12 +256,12 @@ def test_outputs_can_read_something_else() -> None:
 
 
 def test_outputs_of_nothing() -> None:
-    assert len(outputs(learner(), start(), np.zeros((0, 8, 8, 2), np.uint8))) == 0
+    assert len(compute_outputs(learner(), start(), np.zeros((0, 8, 8, 2), np.uint8))) == 0
 
 
 def test_losses_of_samples() -> None:
     logits = np.array([[0.0, 0.0], [1000.0, 0.0], [0.0, np.log(3)]], np.float32)
-    found = sample_losses(logits, np.array([0, 1, 1]))
+    found = compute_losses(logits, np.array([0, 1, 1]))
     np.testing.assert_allclose(found, [np.log(2), 1000.0, np.log(4 / 3)], rtol=1e-6)
 
 
@@ -273,4 +273,4 @@ def test_losses_agree_with_torch(seed: int) -> None:
     expected = nn.functional.cross_entropy(
         torch.from_numpy(logits), torch.from_numpy(y), reduction="none"
     )
-    np.testing.assert_allclose(sample_losses(logits, y), expected.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(compute_losses(logits, y), expected.numpy(), rtol=1e-4, atol=1e-5)

@@ -13,12 +13,12 @@ from hypothesis import assume, given, settings, strategies as st
 from torch import nn
 
 from rayfl.errors import ConfigError
-from rayfl.learn.fit import outputs
+from rayfl.learn.fit import compute_outputs
 from rayfl.learn.learner import Learner
-from rayfl.learn.reached import leave_out_padding
+from rayfl.learn.padding_free import leave_out_padding
 from rayfl.learn.resident import Layout, Resident
 from rayfl.learn.stacked_fit import can_stack_network
-from rayfl.learn.tapwise import Taps
+from rayfl.learn.tapwise_convolution import Taps
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Client
 from tests.learn.toys import IMAGE, LAYOUTS, client, seeded, shrinking_net, train
@@ -173,7 +173,10 @@ def test_training_differs_by_rounding_only(layout: Layout, more: dict[str, Any])
     found = {}
     for kernels in ("whole", "reached"):
         place = learner(kernels, layout=layout, **more)
-        found[kernels] = train(visited := trainee(place), start), outputs(place, start, visited.x)
+        found[kernels] = (
+            train(visited := trainee(place), start),
+            compute_outputs(place, start, visited.x),
+        )
     for mine, whole in zip(found["reached"], found["whole"], strict=True):
         np.testing.assert_allclose(mine, whole, rtol=1e-3, atol=1e-4)
     assert not np.array_equal(found["reached"][0], start)

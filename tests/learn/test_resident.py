@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rayfl.learn.optimisers import Sgd
-from rayfl.learn.resident import LARGE, Layout, Resident, blank, homes, shaped
+from rayfl.learn.resident import LARGE, Layout, Resident, make_blank, place_tensors, shape_view
 from rayfl.learn.training import LocalTraining
 from tests.learn.toys import LAYOUTS, conv_net, linear_net
 
@@ -165,11 +165,13 @@ def test_spans_of_the_whole_cover_all_parameters() -> None:
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3, 3), (4, 1, 1, 1), ()])
 def test_a_home_is_a_view_of_the_tensors_shape(shape: tuple[int, ...], layout: Layout) -> None:
     first, second = torch.rand(5), torch.rand(shape)
-    _, home = homes([first, second], layout)
+    _, home = place_tensors([first, second], layout)
     flat = torch.zeros(5 + second.numel())
     home.of(flat).copy_(second)
     assert (
-        home.of(flat).shape == shaped(flat[home.span], second.shape, layout).shape == second.shape
+        home.of(flat).shape
+        == shape_view(flat[home.span], second.shape, layout).shape
+        == second.shape
     )
     assert home.length == second.numel()
     assert not flat[:5].any()
@@ -194,7 +196,7 @@ def test_large_weights_are_given_away_and_the_network_moves(
     assert np.array_equal(given, before)
     assert np.shares_memory(given, resident.flat.numpy()) != copied
     assert resident.given != copied
-    resident.move(blank) if resident.given else resident.load(before)
+    resident.move(make_blank) if resident.given else resident.load(before)
     assert not resident.given
     resident.flat.add_(1)
     assert np.array_equal(given, before), "what was given away is nobody's to write to"
@@ -210,9 +212,9 @@ def test_a_network_moves_with_what_it_had_or_with_new_weights() -> None:
     resident = Resident(large_net(), CPU)
     before = drawn(resident)
     resident.load(before).give()
-    assert np.array_equal(resident.move(blank).dump(), before)
+    assert np.array_equal(resident.move(make_blank).dump(), before)
     resident.give()
-    assert np.array_equal(resident.move(blank, -before).dump(), -before)
+    assert np.array_equal(resident.move(make_blank, -before).dump(), -before)
 
 
 def test_frozen_parameters_lie_behind_the_trainable_ones_and_do_not_decay() -> None:

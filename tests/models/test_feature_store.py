@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rayfl.errors import StorageError
-from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, chunks
+from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, slice_rows
 
 KEY = FeatureKey(dataset="d" * 64, encoder="e" * 64, view="train")
 
@@ -142,7 +142,7 @@ def test_no_rows_are_rows_too(store: FeatureStore) -> None:
 @given(count=st.integers(0, 500), size=st.integers(1, 60))
 def test_chunks_cover_every_row_once(count: int, size: int) -> None:
     rows = np.arange(count)
-    parts = [rows[part] for part in chunks(count, size)]
+    parts = [rows[part] for part in slice_rows(count, size)]
     assert np.array_equal(np.concatenate([np.zeros(0, np.int64), *parts]), rows)
     assert all(0 < len(part) <= size for part in parts)
     assert all(len(part) == size for part in parts[:-1])

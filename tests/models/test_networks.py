@@ -13,15 +13,15 @@ from torch import nn
 from rayfl.errors import ConfigError
 from rayfl.models import MODELS
 from rayfl.models.blocks import choose_norm, pool_before_relu
-from rayfl.models.heads import ProjectedClassifier, projection_mlp
-from rayfl.models.network import Network, Shape, initialise, parameter_count
+from rayfl.models.heads import ProjectedClassifier, build_projection_mlp
+from rayfl.models.network import Network, Shape, build_network, count_parameters
 
 RGB: Shape = (32, 32, 3)
 GREY: Shape = (28, 28, 1)
 
 
 def made(spec: Any, shape: Shape = RGB, classes: int = 10, seed: int = 0) -> Network:
-    return initialise(MODELS.build(spec), shape, classes, seed)
+    return build_network(MODELS.build(spec), shape, classes, seed)
 
 
 def spec_of(name: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 def test_a_network_has_as_many_parameters_as_its_paper_says(
     spec: dict[str, Any], shape: Shape, classes: int, count: int
 ) -> None:
-    assert parameter_count(made(spec, shape, classes)) == count
+    assert count_parameters(made(spec, shape, classes)) == count
 
 
 @pytest.mark.parametrize(
@@ -76,27 +76,27 @@ def test_a_network_has_as_many_parameters_as_its_paper_says(
 def test_the_layouts_of_the_preact_trunk_differ_by_their_normalisations(
     settings: dict[str, bool], count: int
 ) -> None:
-    assert parameter_count(made({"name": "preact_resnet18", **settings}).trunk) == count
+    assert count_parameters(made({"name": "preact_resnet18", **settings}).trunk) == count
 
 
 def test_resnet10_without_its_head() -> None:
-    assert parameter_count(made("resnet10").trunk) == 4_898_112
+    assert count_parameters(made("resnet10").trunk) == 4_898_112
 
 
 @pytest.mark.parametrize(("width", "count"), [(50, 18_176), (512, 396_554)])
 def test_the_projected_classifier_has_the_size_of_moons_head(width: int, count: int) -> None:
-    assert parameter_count(ProjectedClassifier(width, classes=10)) == count
+    assert count_parameters(ProjectedClassifier(width, classes=10)) == count
 
 
 @pytest.mark.parametrize(("inputs", "count"), [(512, 10_500_096), (2048, 16_791_552)])
 def test_the_projection_mlp_has_the_size_of_byols(inputs: int, count: int) -> None:
-    assert parameter_count(projection_mlp(inputs, 4096, 2048)) == count
+    assert count_parameters(build_projection_mlp(inputs, 4096, 2048)) == count
 
 
 def test_the_contrastive_online_network_adds_up() -> None:
     trunk = made({"name": "preact_resnet18", "stem_norm": True, "final_norm": False}).trunk
-    parts = (trunk, projection_mlp(512, 4096, 2048), projection_mlp(2048, 4096, 2048))
-    assert sum(map(parameter_count, parts)) == 38_457_792
+    parts = (trunk, build_projection_mlp(512, 4096, 2048), build_projection_mlp(2048, 4096, 2048))
+    assert sum(map(count_parameters, parts)) == 38_457_792
 
 
 def test_the_projected_classifier_reads_the_projection() -> None:
@@ -281,7 +281,7 @@ def test_a_network_of_ones_own_is_named_by_its_import_path() -> None:
 
 
 def test_an_mlp_without_hidden_layers_is_linear() -> None:
-    assert parameter_count(made({"name": "mlp", "hidden": []}, GREY)) == parameter_count(
+    assert count_parameters(made({"name": "mlp", "hidden": []}, GREY)) == count_parameters(
         made("linear", GREY)
     )
 

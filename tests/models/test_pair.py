@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from rayfl.errors import ConfigError
 from rayfl.models.mlp import MLP
-from rayfl.models.network import Network, initialise
+from rayfl.models.network import Network, build_network
 from rayfl.models.pair import Answer, Pair
 
 
 def perceptron(seed: int, classes: int = 4) -> Network:
-    return initialise(MLP(hidden=(5,)), (3, 3, 1), classes, seed)
+    return build_network(MLP(hidden=(5,)), (3, 3, 1), classes, seed)
 
 
 class Fixed(nn.Module):

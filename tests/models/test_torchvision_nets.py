@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rayfl.errors import ConfigError, DataError
-from rayfl.models.network import Shape, initialise
+from rayfl.models.network import Shape, build_network
 from rayfl.models.torchvision_nets import Torchvision, cut_network
 
 
@@ -36,7 +36,7 @@ def test_a_network_is_cut_before_its_last_linear_layer(
 def test_the_cut_changes_no_logit() -> None:
     from torchvision.models import get_model
 
-    network = initialise(Torchvision(network="resnet18"), (32, 32, 3), 10, seed=5).eval()
+    network = build_network(Torchvision(network="resnet18"), (32, 32, 3), 10, seed=5).eval()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(5)
         whole = get_model("resnet18", weights=None, num_classes=10).eval()
@@ -70,8 +70,8 @@ def test_weights_fill_the_trunk_and_leave_the_head_random(tmp_path: Path) -> Non
         "prefix": "backbone.",
         "weights": str(tmp_path / "weights.pt"),
     }
-    loaded = initialise(Torchvision(**settings), (32, 32, 3), 10, seed=1)
-    fresh = initialise(Torchvision(network="mobilenet_v3_small"), (32, 32, 3), 10, seed=1)
+    loaded = build_network(Torchvision(**settings), (32, 32, 3), 10, seed=1)
+    fresh = build_network(Torchvision(network="mobilenet_v3_small"), (32, 32, 3), 10, seed=1)
     assert torch.equal(loaded.state_dict()["head.weight"], fresh.state_dict()["head.weight"])
     given = whole.state_dict()
     assert all(torch.equal(value, given[name]) for name, value in loaded.trunk.state_dict().items())

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rayfl.errors import ConfigError, DataError
-from rayfl.models.weights import (
+from rayfl.models.weight_files import (
     allow_stand_ins,
     fetch_imagenet_weights,
     find_weights,

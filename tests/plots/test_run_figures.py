@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from rayfl.plots.run_figures import (
-    confusion_figure,
-    estimate_figure,
-    learning_curve,
-    left_figure,
+    draw_confusion,
+    draw_estimate,
+    draw_learning_curve,
+    draw_left_array,
 )
 from rayfl.plots.style import render_png
 
@@ -90,7 +90,7 @@ WORDS: dict[str, tuple[NDArray[Any], str]] = {
 
 @pytest.mark.parametrize("kind", LINES)
 def test_one_axis_is_a_line(kind: str) -> None:
-    figure = left_figure("history", LINES[kind])
+    figure = draw_left_array("history", LINES[kind])
     assert is_drawn(figure)
     (line,) = figure.axes[0].lines
     assert 1 <= np.size(line.get_xdata()) <= 2000
@@ -100,7 +100,7 @@ def test_one_axis_is_a_line(kind: str) -> None:
 @pytest.mark.parametrize("kind", TABLES)
 def test_two_axes_and_more_are_a_table(kind: str) -> None:
     array = TABLES[kind]
-    figure = left_figure("shares", array)
+    figure = draw_left_array("shares", array)
     assert is_drawn(figure)
     rows, columns = np.asarray(figure.axes[0].images[0].get_array()).shape
     assert columns == array.shape[-1]
@@ -110,7 +110,7 @@ def test_two_axes_and_more_are_a_table(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SQUARES)
 def test_a_square_is_of_clients_by_clients(kind: str) -> None:
-    figure = left_figure("similarity", SQUARES[kind])
+    figure = draw_left_array("similarity", SQUARES[kind])
     assert is_drawn(figure)
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("client", "client")
 
@@ -118,7 +118,7 @@ def test_a_square_is_of_clients_by_clients(kind: str) -> None:
 @pytest.mark.parametrize("kind", WORDS)
 def test_what_is_no_picture_is_told(kind: str) -> None:
     array, said = WORDS[kind]
-    figure = left_figure("state", array)
+    figure = draw_left_array("state", array)
     assert is_drawn(figure)
     (text,) = texts_of(figure)
     assert text.startswith(said)
@@ -127,11 +127,11 @@ def test_what_is_no_picture_is_told(kind: str) -> None:
 @pytest.mark.parametrize("name", ["cost in $", "$x_{$", "100 % & more", "a_b^c", "", "ü" * 90])
 @pytest.mark.parametrize("array", [np.zeros(0), np.arange(3), SQUARE, np.zeros((2, 3))])
 def test_a_name_may_be_any_text(name: str, array: NDArray[Any]) -> None:
-    assert is_drawn(left_figure(name, array))
+    assert is_drawn(draw_left_array(name, array))
 
 
 def test_a_merge_history_is_a_tree() -> None:
-    figure = left_figure("dendrogram", MERGES)
+    figure = draw_left_array("dendrogram", MERGES)
     assert is_drawn(figure)
     assert figure.axes[0].get_title() == "order of merging"
 
@@ -156,24 +156,24 @@ CHAIN = np.array([[i and 1999 + i, i + 1, i, i + 2] for i in range(1999)], dtype
 def test_what_is_called_a_merge_history_and_is_none_is_drawn_by_its_shape(
     array: NDArray[Any],
 ) -> None:
-    figure = left_figure("dendrogram", array)
+    figure = draw_left_array("dendrogram", array)
     assert is_drawn(figure)
     assert figure.axes[0].get_title() != "order of merging"
 
 
 def test_colours_spread_over_what_is_off_the_diagonal() -> None:
     matrix = np.array([[1.0, 0.2], [0.3, 1.0]])
-    (image,) = left_figure("similarity", matrix).axes[0].images
+    (image,) = draw_left_array("similarity", matrix).axes[0].images
     assert image.get_clim() == (0.2, 0.3)
 
 
 def test_values_are_written_as_they_are() -> None:
-    figure = left_figure("distance", np.array([[0.25, 10.0], [-0.5, 123456.0]]))
+    figure = draw_left_array("distance", np.array([[0.25, 10.0], [-0.5, 123456.0]]))
     assert texts_of(figure) == [".25", "10.00", "-.50", "1e+05"]
 
 
 def test_blocks_of_more_axes_are_told_apart() -> None:
-    figure = left_figure("votes", np.zeros((4, 3, 5)))
+    figure = draw_left_array("votes", np.zeros((4, 3, 5)))
     heights = [np.asarray(line.get_ydata()).min() for line in figure.axes[0].lines]
     assert heights == [2.5, 5.5, 8.5]
     assert figure.axes[0].get_title() == "votes, 4 x 3 x 5"
@@ -184,7 +184,7 @@ def test_blocks_of_more_axes_are_told_apart() -> None:
 
 def test_an_estimate_of_each_client_is_a_point() -> None:
     wrong = np.array([0.1, 0.2, 0.3])
-    figure = estimate_figure("reliability", np.array([0.9, np.nan, 0.5]), wrong)
+    figure = draw_estimate("reliability", np.array([0.9, np.nan, 0.5]), wrong)
     assert is_drawn(figure)
     assert np.shape(figure.axes[0].collections[0].get_offsets()) == (2, 2)
     assert figure.axes[0].get_title() == "reliability of 2 clients, last known value"
@@ -192,13 +192,13 @@ def test_an_estimate_of_each_client_is_a_point() -> None:
 
 @pytest.mark.parametrize("believed", [np.zeros((2, 3)), np.zeros(2), np.zeros(0)])
 def test_an_estimate_of_something_else_is_drawn_by_its_shape(believed: NDArray[Any]) -> None:
-    assert is_drawn(estimate_figure("reliability", believed, np.zeros(3)))
+    assert is_drawn(draw_estimate("reliability", believed, np.zeros(3)))
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 5])
 def test_a_learning_curve_has_the_metrics_that_there_are(rounds: int) -> None:
     history = [{"round": t, "metrics": {"test/accuracy": 0.5}} for t in range(1, rounds + 1)]
-    figure = learning_curve(history, "fedavg on $5, seed 0 $")
+    figure = draw_learning_curve(history, "fedavg on $5, seed 0 $")
     assert is_drawn(figure)
     assert len(figure.axes[0].lines) == min(rounds, 1)
 
@@ -208,6 +208,6 @@ def test_a_confusion_matrix_has_numbers_where_there_is_room(classes: int) -> Non
     counts = np.arange(classes * classes).reshape(classes, classes)
     counts[0] = 0
     names = [f"$class {number}" for number in range(classes)]
-    figure = confusion_figure(counts, names, "digits")
+    figure = draw_confusion(counts, names, "digits")
     assert is_drawn(figure)
     assert len(texts_of(figure)) == (classes * classes if classes <= 20 else 0)

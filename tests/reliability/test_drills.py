@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import rayfl
-from rayfl.config.schema import validated
+from rayfl.config.schema import validate_config
 from rayfl.errors import StorageError
 from tests.reliability.drills import SETTINGS, Comparable, Drill, comparable, noted
 from tests.reliability.methods import UNLUCKY
@@ -373,8 +373,8 @@ def test_a_foreign_checkpoint_is_refused_with_both_owners(tmp_path: Path) -> Non
     common, mine = ten_rounds(tmp_path / "mine")
     shutil.rmtree(mine / "checkpoints")
     shutil.copytree(foreign / "checkpoints", mine / "checkpoints")
-    owner = validated({**common, "seed": 1}).digest[:12]
-    known = validated(common).digest[:12]
+    owner = validate_config({**common, "seed": 1}).digest[:12]
+    known = validate_config(common).digest[:12]
     rule = f"a checkpoint belongs to this run's configuration \\({known}\\); got {owner}"
     with pytest.raises(StorageError, match=rule):
         rayfl.run(common, resume=mine)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import rayfl
-from rayfl.tracking.tracker import default_uri, quiet_client
+from rayfl.tracking.store import default_uri, open_client
 from tests.commands import BIN, free_ports
 from tests.nodes import Node, short_folder, surroundings, wait_for
 from tests.reliability.drills import ROOT, SETTINGS, comparable, noted
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-METHOD = '''"""A method of the user's own, beside the configuration: slow enough to be stopped in the middle."""
+METHOD = '''"""A method of the user's own, beside the configuration: slow enough to be stopped."""
 
 import time
 
@@ -162,7 +162,7 @@ def undisturbed(folder: Path, method: Any) -> str:
 
 def assert_tracked_once(desk: Desk, run: Path) -> None:
     """One finished run in the store beside it, with every round once."""
-    client = quiet_client(default_uri(desk.home / "rayfl-outputs"))
+    client = open_client(default_uri(desk.home / "rayfl-outputs"))
     experiment = client.get_experiment_by_name("rayfl")
     (found,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run.name}'")
     assert found.info.status == "FINISHED"

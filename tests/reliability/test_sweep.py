@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import rayfl
-from rayfl.tracking.tracker import quiet_client
+from rayfl.tracking.store import open_client
 from tests.reliability.drills import (
     PATIENCE,
     RAYFL,
@@ -217,7 +217,7 @@ def test_ctrl_c_a_killed_driver_and_a_killed_trial_cost_no_trial_and_run_none_tw
 
 def assert_nested_once(search: Search) -> None:
     """One run in MLflow for each trial, and the sweep's above them, all of them closed."""
-    client = quiet_client(f"sqlite:///{search.output / 'mlflow.db'}")
+    client = open_client(f"sqlite:///{search.output / 'mlflow.db'}")
     found = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
     assert {run.info.status for run in found} == {"FINISHED"}
     (parent,) = [run for run in found if run.data.tags.get("kind") == "sweep"]

@@ -42,7 +42,8 @@ def installed() -> str:
         or shutil.which("google-chrome")
     )
     assert found, (
-        "Chromium is not installed, and the report's page is tested in it: apt-get install -y chromium"
+        "Chromium is not installed, and the report's page is tested in it: "
+        "apt-get install -y chromium"
     )
     return found
 

@@ -13,7 +13,7 @@ from rayfl.run.experiment import run
 from rayfl.study.gather import gather_results
 from rayfl.study.order import StudyOrder
 from rayfl.study.result import StudyResult
-from rayfl.tracking.tracker import default_uri
+from rayfl.tracking.store import default_uri
 from tests.study.tiny import study_file
 
 NOISE = {"name": "symmetric", "rate": {"name": "ramp", "min": 0.0, "max": 0.6}}

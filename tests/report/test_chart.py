@@ -64,8 +64,14 @@ def test_a_chart_is_plain_data_for_the_page() -> None:
     data = json.loads(json.dumps(CHART.data()))
     assert (data["x"], data["y"], data["log"]) == ("round", "test accuracy (%)", False)
     assert data["lines"][0] == {
-        "name": "a < b", "style": 0, "joined": True, "x": [1.0, 2.0], "y": [50.0, 60.123], "low": [], "high": [],
-    }  # fmt: skip
+        "name": "a < b",
+        "style": 0,
+        "joined": True,
+        "x": [1.0, 2.0],
+        "y": [50.0, 60.123],
+        "low": [],
+        "high": [],
+    }
     assert CHART.summary().endswith("Last values: a < b 60.12 at 2; c 3 at 1.")
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rayfl.commands.report import report
+from rayfl.commands.report import report_command
 from rayfl.errors import ConfigError, StorageError
-from rayfl.tracking.tracker import quiet_client
+from rayfl.tracking.store import open_client
 from tests.report.conftest import Made
 
 pytestmark = [
@@ -25,7 +25,7 @@ TITLE = "Small & <small>"
 
 
 def invoke(*words: object) -> Result:
-    return CliRunner().invoke(report, [str(word) for word in words])
+    return CliRunner().invoke(report_command, [str(word) for word in words])
 
 
 def test_a_study_is_reported_and_logged(made: Made, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_study_is_reported_and_logged(made: Made, tmp_path: Path) -> None:
         "80.00",
         "RHFL is not built",
     )
-    client = quiet_client(made.uri)
+    client = open_client(made.uri)
     experiment = client.get_experiment_by_name(TITLE)
     logged = client.search_runs([experiment.experiment_id], "tags.kind = 'report'")[0]
     assert logged.data.tags["study"] == "tiny"

@@ -20,8 +20,8 @@ from rayfl.report.experiment_runs import (
 )
 from rayfl.report.provenance import collect_facts, list_hashes
 from rayfl.report.tables import build_table
-from rayfl.tracking.tracker import quiet_client
-from rayfl.tracking.view import CHARTS, METRICS, TAGS, arrange
+from rayfl.tracking.experiment_view import CHARTS, METRICS, TAGS, arrange_experiment
+from rayfl.tracking.store import open_client
 from tests.report.conftest import Made
 from tests.report.results import record
 
@@ -130,11 +130,20 @@ def test_of_equal_repetitions_the_newest_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "axis"),
     [
-        ("method.k", "method"), ("training.lr", "method"), ("model.name", "method"), ("data.name", "dataset"),
-        ("split.public.fraction", "dataset"), ("clients", "dataset"), ("partition.alpha", "partition"),
-        ("noise.rate.max", "noise"), ("seed", None), ("seeds.data", None), ("output", None), ("tracking.uri", None),
+        ("method.k", "method"),
+        ("training.lr", "method"),
+        ("model.name", "method"),
+        ("data.name", "dataset"),
+        ("split.public.fraction", "dataset"),
+        ("clients", "dataset"),
+        ("partition.alpha", "partition"),
+        ("noise.rate.max", "noise"),
+        ("seed", None),
+        ("seeds.data", None),
+        ("output", None),
+        ("tracking.uri", None),
     ],
-)  # fmt: skip
+)
 def test_every_setting_belongs_to_an_axis_or_to_none(key: str, axis: str | None) -> None:
     assert find_owner(key) == axis
 
@@ -170,13 +179,13 @@ def test_a_store_that_does_not_answer_is_named_without_its_password() -> None:
 
 def test_an_experiment_without_finished_runs_is_refused(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    quiet_client(uri).create_experiment("empty", artifact_location=tmp_path.as_uri())
+    open_client(uri).create_experiment("empty", artifact_location=tmp_path.as_uri())
     with pytest.raises(ConfigError, match=r"experiment 'empty' needs a finished run; got none"):
         read_experiment("empty", uri)
 
 
 def test_the_history_has_rounds_in_order_and_clocks_apart(made: Made) -> None:
-    client = quiet_client(made.uri)
+    client = open_client(made.uri)
     experiment = client.get_experiment_by_name(TITLE)
     run = client.search_runs([experiment.experiment_id], "tags.method = 'fedavg'")[0]
     history = read_history(client, run)
@@ -197,10 +206,10 @@ def test_a_report_knows_where_its_figures_come_from(made: Made) -> None:
 
 
 def test_the_view_shows_tags_that_tell_runs_apart(made: Made) -> None:
-    client = quiet_client(made.uri)
+    client = open_client(made.uri)
     number = client.get_experiment_by_name(TITLE).experiment_id
-    arrange(client, number)
-    arrange(client, number)
+    arrange_experiment(client, number)
+    arrange_experiment(client, number)
     tags = client.get_experiment(number).tags
     assert tags["mlflow.experimentKind"] == "custom_model_development"
     shown = tags["mlflow.sharedViewState.rayfl"]

@@ -40,8 +40,8 @@ def scaled(tmp_path: Path) -> StudyResult:
 def test_markdown_has_ours_printed_and_difference() -> None:
     lines = write_markdown(FOUND).splitlines()
     assert (
-        "| method | X: ours | X: printed | X: difference | 50%: ours | 50%: printed | 50%: difference |"
-        in lines
+        "| method | X: ours | X: printed | X: difference "
+        "| 50%: ours | 50%: printed | 50%: difference |" in lines
     )
     assert r"| A\_B | 91.00 ± 1.41 (n=2) | 91.00 | +0.00 | 50.00 (n=1) | - | - |" in lines
     assert r"| C\|D | **95.00 (n=1)** | **96.25** | -1.25 | - | 60.00 | - |" in lines

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rayfl.plots.style import render_png
 from rayfl.report.clients import collect_estimates, correlate_points
@@ -37,9 +38,19 @@ def test_all_figures_of_real_runs(made: Made) -> None:
     drawn, lacking = draw_gallery(made.result, FIGURES)
     names = {drawing.name.split("_")[0] for drawing in drawn}
     assert names == {
-        "test", "labels", "reliability", "confusion", "similarity", "tsne", "classes", "sizes", "noise", "transition",
-        "retrieved", "costs",
-    }  # fmt: skip
+        "test",
+        "labels",
+        "reliability",
+        "confusion",
+        "similarity",
+        "tsne",
+        "classes",
+        "sizes",
+        "noise",
+        "transition",
+        "retrieved",
+        "costs",
+    }
     assert lacking == {
         "dendrogram": "no method of these runs leaves the array 'dendrogram'",
         "sensitivity": "no axis of the study is a number that takes several values",
@@ -147,6 +158,27 @@ def test_pictures_and_arrays_of_older_runs_are_used(tmp_path: Path) -> None:
     assert "3 clients, last merged at distance 0.4" in drawn[1].alt
     assert "between 0.2 and 0.5 off the diagonal" in drawn[2].alt
     assert all(render_png(drawing.figure) for drawing in drawn[1:])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["similarity", "dendrogram"])
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.arange(3.0), "values of shape 3."),
+        (np.zeros((0, 2)), "values of shape 0 x 2."),
+        (np.array([[0.5, 0.25, 1.0]]), "1 x 3 values, between 0.25 and 1."),
+        (np.array([[1.0, np.nan], [np.nan, 1.0]]), "2 clients, none known of two."),
+        (np.array([[1.0]]), "1 clients, between 1 and 1."),
+        (np.zeros((2, 2, 2)), "values of shape 2 x 2 x 2."),
+    ],
+)
+def test_an_array_of_any_shape_has_its_figure_and_its_words(
+    name: str, array: NDArray[np.float64], said: str, tmp_path: Path
+) -> None:
+    drawn, lacking = draw_gallery(of_runs(tmp_path, arrays={name: array}), [name])
+    assert not lacking
+    assert all(drawing.figure is not None for drawing in drawn)
+    assert drawn[0].alt.endswith(f": {said}")
 
 
 # -- costs -----------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from rayfl.report.publish import log_report, publish_report
-from rayfl.tracking.tracker import quiet_client
-from rayfl.tracking.view import address
+from rayfl.tracking.experiment_view import view_address
+from rayfl.tracking.store import open_client
 from tests.report.chromium import Tab, tab
 from tests.report.conftest import Made
 
@@ -104,7 +104,7 @@ def browser(server: str, logged: str, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def experiment(made: Made) -> str:
-    return str(quiet_client(made.uri).get_experiment_by_name(TITLE).experiment_id)
+    return str(open_client(made.uri).get_experiment_by_name(TITLE).experiment_id)
 
 
 def go(browser: Tab, server: str, place: str) -> None:
@@ -119,7 +119,7 @@ TEXT = "document.body.innerText"
 def test_the_list_shows_runs_with_the_tags_that_tell_them_apart(
     browser: Tab, server: str, experiment: str
 ) -> None:
-    go(browser, server, address(experiment))
+    go(browser, server, view_address(experiment))
     heads = "[...document.querySelectorAll('[role=columnheader][col-id]')]"
     drawn = f"{heads}.some((e) => e.getAttribute('col-id') === 'metrics.`test/accuracy`')"
     browser.until(
@@ -156,19 +156,27 @@ def test_tags_filter_runs(browser: Tab, server: str, experiment: str) -> None:
 def test_comparing_draws_the_curves_of_accuracy(
     browser: Tab, server: str, made: Made, experiment: str
 ) -> None:
-    found = quiet_client(made.uri).search_runs([experiment], "tags.seed = '0'")
+    found = open_client(made.uri).search_runs([experiment], "tags.seed = '0'")
     words = {
-        "runs": json.dumps([run.info.run_id for run in found]), "experiments": json.dumps([experiment]),
-        "metric": '"test/accuracy"', "plot_metric_keys": '["test/accuracy"]', "plot_layout": "{}", "x_axis": "step",
-        "y_axis_scale": "linear", "line_smoothness": "1", "show_point": "false", "deselected_curves": "[]",
+        "runs": json.dumps([run.info.run_id for run in found]),
+        "experiments": json.dumps([experiment]),
+        "metric": '"test/accuracy"',
+        "plot_metric_keys": '["test/accuracy"]',
+        "plot_layout": "{}",
+        "x_axis": "step",
+        "y_axis_scale": "linear",
+        "line_smoothness": "1",
+        "show_point": "false",
+        "deselected_curves": "[]",
         "last_linear_y_axis_range": "[]",
-    }  # fmt: skip
+    }
     go(browser, server, f"#/metric?{urlencode(words, quote_via=quote)}")
-    client = quiet_client(made.uri)
+    client = open_client(made.uri)
     histories = [client.get_metric_history(run.info.run_id, "test/accuracy") for run in found]
     distinct = {tuple(point.value for point in history) for history in histories}
     # The viewer draws each curve twice, once of them for a band.
-    shapes = "new Set([...document.querySelectorAll('.scatterlayer path.js-line')].map((l) => l.getAttribute('d')))"
+    drawn = "[...document.querySelectorAll('.scatterlayer path.js-line')]"
+    shapes = f"new Set({drawn}.map((l) => l.getAttribute('d')))"
     browser.until(f"{shapes}.size === {len(distinct)}", PATIENCE)
     assert len(found) == 4
     browser.until(
@@ -179,7 +187,7 @@ def test_comparing_draws_the_curves_of_accuracy(
 def test_charts_of_many_runs_begin_with_accuracy(
     browser: Tab, server: str, experiment: str
 ) -> None:
-    go(browser, server, f"{address(experiment)}&compareRunsMode=CHART")
+    go(browser, server, f"{view_address(experiment)}&compareRunsMode=CHART")
     browser.until(
         f"{TEXT}.includes('test/accuracy') && {TEXT}.includes('labels/precision')", PATIENCE
     )
@@ -203,7 +211,7 @@ def test_the_report_opens_and_works_in_the_viewer(browser: Tab, server: str, log
 
 
 def test_figures_of_a_run_are_shown(browser: Tab, server: str, made: Made, experiment: str) -> None:
-    run = quiet_client(made.uri).search_runs([experiment], "tags.method = 'fedds'")[0]
+    run = open_client(made.uri).search_runs([experiment], "tags.method = 'fedds'")[0]
     go(
         browser,
         server,

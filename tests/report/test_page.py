@@ -17,7 +17,7 @@ from rayfl.report.publish import publish_report
 from rayfl.study.result import StudyResult
 from tests.report.chromium import Tab, tab
 from tests.report.conftest import Made
-from tests.report.results import cell, grid, record, result
+from tests.report.results import Figures, cell, grid, record, result
 
 FIGURES = (
     "curves",
@@ -137,7 +137,8 @@ def test_the_page_renders_without_complaint_or_request(seen: Tab, written: Path)
 
 def test_every_picture_has_words_for_it(seen: Tab) -> None:
     assert seen.js("[...document.querySelectorAll('figure img')].every((i) => i.alt.length > 10)")
-    labels = "[...document.querySelectorAll('figure svg[role=img]')].map((s) => s.getAttribute('aria-label').length)"
+    drawn = "[...document.querySelectorAll('figure svg[role=img]')]"
+    labels = f"{drawn}.map((s) => s.getAttribute('aria-label').length)"
     assert min(seen.js(labels)) > 10
     assert seen.js(
         "[...document.querySelectorAll('figure')].every((f) => f.querySelector('figcaption'))"
@@ -186,20 +187,25 @@ def test_nothing_is_wider_than_the_window(seen: Tab, width: int) -> None:
     seen.size(width, 740, scale=2, mobile=width < 500)
     seen.until(f"innerWidth === {width}")
     assert seen.js("document.documentElement.scrollWidth") == width
-    cut = "[...document.querySelectorAll('.scroll')].every((box) => box.getBoundingClientRect().right <= innerWidth)"
+    boxes = "[...document.querySelectorAll('.scroll')]"
+    cut = f"{boxes}.every((box) => box.getBoundingClientRect().right <= innerWidth)"
     assert seen.js(cut)
 
 
 def box(browser: Tab) -> tuple[float, float, float, float]:
     browser.js(
-        "document.querySelector('.chart svg').scrollIntoView({block: 'center', behavior: 'instant'})"
+        "document.querySelector('.chart svg')"
+        ".scrollIntoView({block: 'center', behavior: 'instant'})"
     )
     bounds = "document.querySelector('.chart svg').getBoundingClientRect()"
     x, y, width, height = (browser.js(f"{bounds}.{side}") for side in ("x", "y", "width", "height"))
     return x, y, width, height
 
 
-TICKS = "[...document.querySelectorAll('.chart')[0].querySelectorAll('svg text')].map((t) => t.textContent)"
+TICKS = (
+    "[...document.querySelectorAll('.chart')[0].querySelectorAll('svg text')]"
+    ".map((t) => t.textContent)"
+)
 TIP = "document.querySelector('.chart .tip')"
 
 
@@ -267,9 +273,12 @@ def test_print_shows_no_buttons(seen: Tab) -> None:
 
 
 def many() -> StudyResult:
-    return grid({
-        f"method {m}": {f"a long name of a dataset {d}": ([50.0 + m, 51.0], 52.0) for d in range(4)} for m in range(4)
-    })  # fmt: skip
+    names = [f"a long name of a dataset {number}" for number in range(4)]
+    figures: dict[str, dict[str, Figures]] = {}
+    for number in range(4):
+        row: Figures = ([50.0 + number, 51.0], 52.0)
+        figures[f"method {number}"] = dict.fromkeys(names, row)
+    return grid(figures)
 
 
 def test_a_table_of_many_columns_scrolls_in_its_box(browser: Tab, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rayfl.plots.style import GREEN, VERMILION
-from rayfl.report.material import Group, NoData
-from rayfl.report.space import (
+from rayfl.report.feature_space import (
     ANCHORS,
     EmbeddedImages,
     RetrievedImages,
@@ -21,6 +20,7 @@ from rayfl.report.space import (
     measure_purity,
     rank_nearest,
 )
+from rayfl.report.material import Group, NoData
 from tests.report.conftest import Made
 from tests.report.results import record
 
@@ -69,9 +69,8 @@ def test_frames_tell_classes_by_colour_and_by_line(batch: RetrievedImages) -> No
     spines = [axes.spines["left"] for axes in figure.axes[:9]]
     looks = {(spine.get_linestyle() == "-", spine.get_edgecolor()) for spine in spines[1:]}
     assert len(looks) == 2
-    assert [axes.get_title(loc="left") for axes in (figure.axes[0], figure.axes[1], figure.axes[5])] == [
-        "anchor", "nearest (positives)", "farthest (negatives)",
-    ]  # fmt: skip
+    heads = [figure.axes[place].get_title(loc="left") for place in (0, 1, 5)]
+    assert heads == ["anchor", "nearest (positives)", "farthest (negatives)"]
     assert GREEN != VERMILION
 
 

@@ -22,12 +22,12 @@ from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm
 from rayfl.run.assembly import (
     NetworkRecipe,
-    holdings_of,
-    moments,
+    build_holdings,
+    build_spec,
+    measure_moments,
+    narrow_scenario,
     normalisation_of,
     refuse_missing_sets,
-    seen_by,
-    spec_of,
 )
 from tests.algorithms.conformance import Row, toy_config
 
@@ -64,8 +64,8 @@ def opened(folder: Path, **more: Any) -> tuple[Config, Dataset, Scenario]:
 def held(folder: Path, method: Algorithm, **more: Any) -> tuple[Holdings, Scenario, Dataset]:
     config, dataset, scenario = opened(folder, **more)
     return (
-        holdings_of(
-            config.model_copy(update={"method": method}), dataset, seen_by(method, scenario)
+        build_holdings(
+            config.model_copy(update={"method": method}), dataset, narrow_scenario(method, scenario)
         ),
         scenario,
         dataset,
@@ -150,8 +150,8 @@ def test_client_labels_are_the_methods_choice(
 def test_an_oracle_sees_the_truth(tmp_path: Path) -> None:
     _, _, scenario = opened(tmp_path)
     assert scenario.true is not None
-    assert seen_by(Algorithm(), scenario) is scenario
-    clean, right = seen_by(Clean(), scenario), seen_by(Right(), scenario)
+    assert narrow_scenario(Algorithm(), scenario) is scenario
+    clean, right = narrow_scenario(Clean(), scenario), narrow_scenario(Right(), scenario)
     assert np.array_equal(right.given, scenario.true)
     rows = np.concatenate([clean.shard(client) for client in range(clean.clients)])
     assert len(rows) == np.sum(scenario.given == scenario.true)
@@ -162,7 +162,7 @@ def test_an_oracle_sees_the_truth(tmp_path: Path) -> None:
 def test_an_oracle_needs_a_truth(method: Algorithm, tmp_path: Path) -> None:
     _, _, scenario = opened(tmp_path, labels="given", noise="none")
     with pytest.raises(DataError, match="needs true labels; got a scenario with labels: given"):
-        seen_by(method, scenario)
+        narrow_scenario(method, scenario)
 
 
 def test_a_missing_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_missing_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(50, 4, 4, 1), (7, 3, 5, 3)])
 def test_moments_are_those_of_the_pixels(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    mean, std = moments(x)
+    mean, std = measure_moments(x)
     pixels = x.reshape(-1, shape[3]) / 255
     np.testing.assert_allclose(mean, pixels.mean(axis=0))
     np.testing.assert_allclose(std, pixels.std(axis=0))
@@ -221,7 +221,7 @@ def test_a_place_has_the_threads_of_its_processors(
     config, dataset, scenario = opened(
         tmp_path, resources={"cpus_per_client": cpus}, seeds={"training": 11}
     )
-    spec = spec_of(config, dataset, scenario, "cpu")
+    spec = build_spec(config, dataset, scenario, "cpu")
     assert (spec.threads, spec.cohort, spec.streams.seed) == (threads, 4, 11)
     assert spec.make_learner().training == config.training
 
@@ -242,19 +242,23 @@ READ = """
 import pickle, sys
 from pathlib import Path
 import rayfl.run.experiment, rayfl.fleet.on_ray.ray_fleet
-from rayfl.run.assembly import holdings_of, spec_of
-from rayfl.config.schema import validated
-from rayfl.run.engine import Engine, versions
+from rayfl.run.assembly import build_holdings, build_spec
+from rayfl.config.schema import validate_config
+from rayfl.run.engine import Engine
+from rayfl.run.environment import library_versions
 from rayfl.federation.scenario import open_federation
 
 method, model, output = sys.argv[1:]
 blobs = {"name": "blobs", "samples": 60, "test_samples": 20, "side": 28}
-config = validated({"data": blobs, "clients": 3, "method": method, "model": model, "output": output})
+settings = {"data": blobs, "clients": 3, "method": method, "model": model, "output": output}
+config = validate_config(settings)
 dataset, scenario = open_federation(config, 0)
 engine = Engine(config, scenario, output, {}, dataset.shape, Path(output))
-parts = engine, spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
+spec = build_spec(config, dataset, scenario, "cpu")
+parts = engine, spec, build_holdings(config, dataset, scenario)
 pickle.loads(pickle.dumps(parts))
-print([library for library in ("torch", "scipy") if library in sys.modules], versions()["torch"])
+loaded = [library for library in ("torch", "scipy") if library in sys.modules]
+print(loaded, library_versions()["torch"])
 import torch
 print(torch.__version__)
 """

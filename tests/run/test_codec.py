@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as npst
 
 from rayfl.errors import StorageError
 from rayfl.run import checkpoint, codec
-from rayfl.run.codec import DTYPES, Marked, pack, unpack
+from rayfl.run.codec import DTYPES, Marked, pack_tree, unpack_tree
 
 HERE = {__name__}
 
@@ -93,7 +93,7 @@ TREES = st.recursive(
 @given(TREES)
 @settings(deadline=None, max_examples=150)
 def test_what_is_packed_is_unpacked(tree: Any) -> None:
-    assert same(unpack(pack(tree), HERE), tree)
+    assert same(unpack_tree(pack_tree(tree), HERE), tree)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_what_is_packed_is_unpacked(tree: Any) -> None:
 )
 def test_memory_order_does_not_matter(order: Callable[[Any], Any]) -> None:
     array = order(np.arange(12.0).reshape(3, 4))
-    assert np.array_equal(unpack(pack(array)), array)
+    assert np.array_equal(unpack_tree(pack_tree(array)), array)
 
 
 def test_unpacked_arrays_are_read_only() -> None:
-    found = unpack(pack({"a": [np.ones(3)]}))
+    found = unpack_tree(pack_tree({"a": [np.ones(3)]}))
     with pytest.raises(ValueError, match="read-only"):
         found["a"][0][0] = 2
 
 
 def test_nested_dataclasses() -> None:
-    assert unpack(pack(Point(Point.Inner(3), (1,))), HERE) == Point(Point.Inner(3), (1,))
+    assert unpack_tree(pack_tree(Point(Point.Inner(3), (1,))), HERE) == Point(Point.Inner(3), (1,))
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_nested_dataclasses() -> None:
 )
 def test_anything_else_is_refused(value: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     with pytest.raises(StorageError, match=f"a method's state is made of arrays.*; got {name}"):
-        pack(wrap(value))
+        pack_tree(wrap(value))
 
 
 @pytest.mark.parametrize("key", [1.5, (1, 2), None, np.int64(3)])
 def test_keys_are_text_or_whole_numbers(key: Any) -> None:
     with pytest.raises(StorageError, match="text or integer keys"):
-        pack({key: 1})
+        pack_tree({key: 1})
 
 
 @pytest.mark.parametrize("modules", [(), {"tests"}, {"numpy", "rayfl.run.codec"}])
@@ -154,7 +154,7 @@ def test_dataclasses_come_only_from_the_modules_allowed(modules: Any) -> None:
     with pytest.raises(
         StorageError, match=r"may hold dataclasses of .*; got tests.run.test_codec:Point"
     ):
-        unpack(pack(Point(1)), modules)
+        unpack_tree(pack_tree(Point(1)), modules)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_dataclasses_come_only_from_the_modules_allowed(modules: Any) -> None:
 def test_a_file_cannot_name_anything_but_a_dataclass(path: str) -> None:
     forged = forge({"class": path, "fields": {"items": []}})
     with pytest.raises(StorageError, match=r"which is not a dataclass|may hold dataclasses of"):
-        unpack(forged, HERE)
+        unpack_tree(forged, HERE)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_file_cannot_name_anything_but_a_dataclass(path: str) -> None:
 )
 def test_trees_that_make_no_sense_are_refused(tree: Any) -> None:
     with pytest.raises(StorageError, match="not a packed value"):
-        unpack(forge(tree), HERE)
+        unpack_tree(forge(tree), HERE)
 
 
 def forge(tree: Any) -> bytes:
@@ -196,7 +196,7 @@ def forge(tree: Any) -> bytes:
     return blob
 
 
-GOOD = pack({"w": np.arange(20.0), "list": [Point(1, "text"), (None, 2.5)]})
+GOOD = pack_tree({"w": np.arange(20.0), "list": [Point(1, "text"), (None, 2.5)]})
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ GOOD = pack({"w": np.arange(20.0), "list": [Point(1, "text"), (None, 2.5)]})
 )
 def test_damaged_bytes_are_refused(blob: bytes) -> None:
     with pytest.raises(StorageError, match="not a packed value"):
-        unpack(blob, HERE)
+        unpack_tree(blob, HERE)
 
 
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
@@ -217,17 +217,17 @@ def test_any_changed_byte_gives_a_value_or_a_storage_error(position: int, byte: 
 
 def readable(blob: bytes) -> bool:
     try:
-        unpack(blob, HERE)
+        unpack_tree(blob, HERE)
     except StorageError:
         return False
     return True
 
 
 def test_leaves_are_marked_and_restored() -> None:
-    blob = pack(
+    blob = pack_tree(
         [1, 2.5, {"a": 7}], leaf=lambda value: Marked([value]) if isinstance(value, int) else value
     )
-    assert unpack(blob, leaf=lambda value: -value[0]) == [-1, 2.5, {"a": -7}]
+    assert unpack_tree(blob, leaf=lambda value: -value[0]) == [-1, 2.5, {"a": -7}]
 
 
 @pytest.mark.parametrize("module", [codec, checkpoint])

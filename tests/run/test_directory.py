@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import rayfl
-from rayfl.config.schema import Config, validated
+from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError
 from rayfl.locks import LockHeldError
 from rayfl.run.directory import claim_directory, lock_directory, read_digest, unfinished_runs
-from rayfl.run.store import read, records
+from rayfl.run.store import list_records, read_record
 
 HOLD = """
 import sys
@@ -32,7 +32,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return validated({"output": str(tmp_path), "fleet": "inline"})
+    return validate_config({"output": str(tmp_path), "fleet": "inline"})
 
 
 def unfinished(config: Config, *names: str) -> list[Path]:
@@ -149,7 +149,7 @@ def test_a_finished_run_whose_files_are_damaged_is_none(
     (folder / "run.json").write_text(json.dumps({"digest": config.digest, "scenario": "s"}))
     ended = {"rounds": 1, "sha256": "a", "history": []}
     (folder / "result.json").write_text(json.dumps(ended))
-    assert read(folder) is not None
+    assert read_record(folder) is not None
     (folder / name).write_bytes(blob)
-    assert read(folder) is None
-    assert list(records(config.output)) == []
+    assert read_record(folder) is None
+    assert list(list_records(config.output)) == []

@@ -25,7 +25,7 @@ from rayfl.run.engine import (
     find_changed,
     plain_metrics,
 )
-from rayfl.run.environment import versions
+from rayfl.run.environment import library_versions
 from tests.algorithms.conformance import Row, facts, run_toy, shortened, toy_config
 
 
@@ -277,7 +277,7 @@ def test_other_library_versions_are_a_warning(
     with caplog.at_level(logging.WARNING, "rayfl"):
         run_toy(odd(tmp_path))
     assert "library versions changed since the checkpoint: bits may differ" in caplog.text
-    assert set(versions()) == {"python", "numpy", "torch"}
+    assert set(library_versions()) == {"python", "numpy", "torch"}
 
 
 def tampered(folder: Path, change: Any) -> None:
@@ -317,11 +317,11 @@ def test_an_engine_travels_before_it_runs(tmp_path: Path) -> None:
 
 def engine_of(config: Config, folder: Path) -> tuple[Engine, BaseFleet]:
     from rayfl.fleet.inline import InlineFleet
-    from rayfl.run.assembly import holdings_of, spec_of
+    from rayfl.run.assembly import build_holdings, build_spec
 
     dataset, scenario = open_federation(config, 0)
     fleet = InlineFleet(
-        spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
+        build_spec(config, dataset, scenario, "cpu"), build_holdings(config, dataset, scenario)
     )
     return Engine(
         config, scenario, str(folder / "checkpoints"), {}, dataset.shape, folder / "features"

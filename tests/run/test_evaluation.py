@@ -14,9 +14,9 @@ from rayfl.federation.scenario import Scenario, open_federation
 from rayfl.federation.split import Role
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
-from rayfl.learn.fit import outputs, sample_losses
+from rayfl.learn.fit import compute_losses, compute_outputs
 from rayfl.protocol import ClientId, Report
-from rayfl.run.assembly import holdings_of, spec_of
+from rayfl.run.assembly import build_holdings, build_spec
 from rayfl.run.engine import Outcome
 from rayfl.run.evaluation import PART, Judge, Verdict, add_counts
 from tests.algorithms.conformance import Row, run_toy, toy_config
@@ -27,7 +27,7 @@ def judged(folder: Path, **more: Any) -> tuple[Judge, InlineFleet, Scenario]:
     config = toy_config(Row("toy", {"name": "tests.methods:Odd"}, config=more), folder)
     dataset, scenario = open_federation(config, 0)
     fleet = InlineFleet(
-        spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
+        build_spec(config, dataset, scenario, "cpu"), build_holdings(config, dataset, scenario)
     )
     return Judge(config, scenario, fleet), fleet, scenario
 
@@ -84,10 +84,10 @@ def test_a_verdict_is_that_of_one_pass_over_all_images(tmp_path: Path) -> None:
     verdict = evaluate(judge, weights)
     test = fleet.executor.holdings.sets["test"]
     assert test.y is not None
-    logits = outputs(fleet.executor.learner, weights, test.x)
+    logits = compute_outputs(fleet.executor.learner, weights, test.x)
     right = logits.argmax(axis=1) == test.y
     assert verdict.metrics["test/accuracy"] == right.mean()
-    assert verdict.metrics["test/loss"] == pytest.approx(sample_losses(logits, test.y).mean())
+    assert verdict.metrics["test/loss"] == pytest.approx(compute_losses(logits, test.y).mean())
     assert verdict.confusion.sum() == 2500
     for i, name in enumerate(scenario.classes):
         assert verdict.metrics[f"test/recall/{name}"] == pytest.approx(right[test.y == i].mean())
@@ -107,7 +107,8 @@ def test_personal_models_are_judged_each_on_its_own(tmp_path: Path) -> None:
     test = fleet.executor.holdings.sets["test"]
     place = fleet.executor.learner
     scores = [
-        (outputs(place, w, test.x).argmax(axis=1) == test.y).mean() for w in outcome.models.values()
+        (compute_outputs(place, w, test.x).argmax(axis=1) == test.y).mean()
+        for w in outcome.models.values()
     ]
     metrics = outcome.history[-1]["metrics"]
     assert len(set(scores)) > 1

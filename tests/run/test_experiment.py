@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 import rayfl
-from rayfl.config.schema import validated
+from rayfl.config.schema import validate_config
 from rayfl.errors import ConfigError, DataError, ResourceError
 from rayfl.federation.datasets.synthetic import Digits
 from rayfl.run.artifacts import flatten_settings
 from rayfl.run.directory import new_name, newest_unfinished
-from rayfl.run.environment import git_commit, machine
+from rayfl.run.environment import describe_machine, git_commit
 from rayfl.run.signals import Interrupted
 
 RAYFL = Path(sys.executable).with_name("rayfl")
@@ -110,7 +110,7 @@ def test_everything_about_a_run_lies_in_its_directory(result: rayfl.Result) -> N
     kept = json.loads((directory / "result.json").read_text())
     assert (kept["sha256"], kept["rounds"], kept["history"]) == (result.sha256, 6, result.history)
     assert kept["metrics"] == result.metrics
-    assert validated(yaml.safe_load((directory / "config.yaml").read_text())) == result.config
+    assert validate_config(yaml.safe_load((directory / "config.yaml").read_text())) == result.config
     facts = json.loads((directory / "run.json").read_text())
     assert facts == {
         "digest": result.config.digest,
@@ -250,7 +250,7 @@ def test_auto_begins_anew_where_nothing_is_unfinished(tmp_path: Path) -> None:
 
 
 def test_auto_takes_the_newest_run_with_the_same_configuration(tmp_path: Path) -> None:
-    config = validated(settings(tmp_path))
+    config = validate_config(settings(tmp_path))
     for name, digest in (
         ("20260101-a", config.digest),
         ("20260102-b", config.digest),
@@ -286,7 +286,7 @@ def test_an_unknown_run_is_refused_with_the_last_ones(result: rayfl.Result) -> N
 
 
 def test_every_new_run_has_a_name_of_its_own(tmp_path: Path) -> None:
-    config = validated(settings(tmp_path))
+    config = validate_config(settings(tmp_path))
     assert len({new_name(config) for _ in range(20)}) == 20
 
 
@@ -347,14 +347,12 @@ def test_what_the_cluster_does_not_have_is_refused_before_anything_starts(
 MY_METHODS = '''
 from dataclasses import replace
 
-from rayfl.algorithms.fedavg import FedAvg
-from rayfl.component import Positive, component
-from rayfl.protocol import Out
-from rayfl.learn.fit import fit
+from rayfl.methods import FedAvg, Fit, Out, Positive, component
 
 
-def cautious(client, *, w, keep):
-    return Out({"n": len(client)}, update=w + (fit(client, w) - w) * keep)
+def cautious(client, *, w, method):
+    trained = yield Fit(w)
+    return Out(update=w + (trained.weights - w) * method.keep)
 
 
 @component
@@ -364,9 +362,8 @@ class MyAvg(FedAvg):
     keep: Positive = 0.5
 
     def round(self, state, fleet, t):
-        got = fleet.map(cautious, fleet.sample(t), w=state.model, keep=self.keep)
-        sizes = {client: report["n"] for client, report in got.items()}
-        return replace(state, model=got.mean(sizes))
+        got = fleet.map(cautious, fleet.sample(t), w=state.model, method=self)
+        return replace(state, model=self.aggregate(got, fleet))
 '''
 
 
@@ -411,6 +408,6 @@ def test_outside_a_repository_there_is_no_commit(home: Path) -> None:
 def test_the_machine_is_described_without_its_name() -> None:
     import platform
 
-    facts = machine()
+    facts = describe_machine()
     assert "cores" in facts["machine"]
     assert platform.node() not in str(facts)

@@ -13,7 +13,7 @@ from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
 from rayfl.protocol import Shard
 from rayfl.run import features as module
-from rayfl.run.features import PARTS_AT_ONCE, encoded, share_features
+from rayfl.run.features import PARTS_AT_ONCE, encode_rows, share_features
 from tests.algorithms.conformance import Row, facts, run_toy, toy_config
 from tests.fleet.toys import holdings, spec
 from tests.methods import Brightness, Encoding
@@ -82,7 +82,7 @@ def test_parts_do_not_show(part: int, batches: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "PART", part)
     said: list[str] = []
     fleet = fleet_of()
-    found = encoded(fleet, "train", Brightness(), (2, 2, 1), said.append, np.arange(20))
+    found = encode_rows(fleet, "train", Brightness(), (2, 2, 1), said.append, np.arange(20))
     assert np.array_equal(
         found[:, 0], fleet.executor.holdings.x.mean(axis=(1, 2, 3), dtype=np.float32)
     )
@@ -112,7 +112,7 @@ def test_a_place_builds_an_encoder_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(module, "PART", 2)
     monkeypatch.setattr(Brightness, "build", build)
-    encoded(fleet_of(), "train", Brightness(), (2, 2, 1), lambda text: None, np.arange(20))
+    encode_rows(fleet_of(), "train", Brightness(), (2, 2, 1), lambda text: None, np.arange(20))
     assert built == [(2, 2, 1)]
 
 

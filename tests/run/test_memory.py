@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rayfl.federation.scenario import open_federation
-from rayfl.fleet.on_ray.coordinator import drive, stored
+from rayfl.fleet.on_ray.coordinator import drive_run, store_for_hiring
 from rayfl.fleet.on_ray.placement import Placement
-from rayfl.run.assembly import holdings_of, spec_of
+from rayfl.run.assembly import build_holdings, build_spec
 from rayfl.run.engine import Engine, Outcome
 from tests.algorithms.conformance import Row, toy_config
 
@@ -72,8 +72,13 @@ def test_memory_of_the_coordinator_does_not_grow(tmp_path: Path, cluster: None) 
         resident[record["round"]] = record["rss"]
         return len(resident)
 
-    spec, held = spec_of(config, dataset, scenario, "cpu"), holdings_of(config, dataset, scenario)
-    outcome: Outcome = drive(Weighed(engine), stored(spec, held, Placement(2, cpus=0.5)), note)
+    spec, held = (
+        build_spec(config, dataset, scenario, "cpu"),
+        build_holdings(config, dataset, scenario),
+    )
+    outcome: Outcome = drive_run(
+        Weighed(engine), store_for_hiring(spec, held, Placement(2, cpus=0.5)), note
+    )
     assert outcome.history[-1]["metrics"]["clients/participants"] == COHORT
     assert outcome.history[-1]["metrics"]["test/accuracy"] > 0.5
     assert sorted(resident) == list(range(1, ROUNDS + 1))

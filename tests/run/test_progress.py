@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from rayfl.run.progress import Lines, Live, Progress, RoundClock, Silent, duration, progress_for
+from rayfl.run.progress import (
+    Lines,
+    Live,
+    Progress,
+    RoundClock,
+    Silent,
+    format_duration,
+    progress_for,
+)
 
 Sleep = Callable[[float], None]
 
@@ -45,7 +53,7 @@ def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
     ],
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_a_line_has_round_accuracy_loss_rate_and_remaining_time(sleep: Sleep) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.run.signals import STOPPING, Interrupted, Stop, stoppable
+from rayfl.run.signals import STOPPING, Interrupted, Stop, stop_on_signals
 
 
 def handlers() -> list[object]:
@@ -23,7 +23,7 @@ def test_a_signal_ends_the_block_and_the_handlers_come_back(number: signal.Signa
     before = handlers()
     stop = Stop()
     stop.directory = Path("here")
-    with pytest.raises(Interrupted, match=number.name) as ended, stoppable(stop):
+    with pytest.raises(Interrupted, match=number.name) as ended, stop_on_signals(stop):
         os.kill(os.getpid(), number)
     assert (ended.value.number, ended.value.directory) == (number, Path("here"))
     assert handlers() == before
@@ -31,7 +31,7 @@ def test_a_signal_ends_the_block_and_the_handlers_come_back(number: signal.Signa
 
 def test_a_second_signal_does_not_disturb_what_the_first_one_asked_for() -> None:
     def block() -> None:
-        with stoppable():
+        with stop_on_signals():
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
             finally:
@@ -44,7 +44,7 @@ def test_a_second_signal_does_not_disturb_what_the_first_one_asked_for() -> None
 
 def test_a_patient_one_waits_for_its_moment() -> None:
     def block() -> None:
-        with stoppable() as stop:
+        with stop_on_signals() as stop:
             with stop.later():
                 os.kill(os.getpid(), signal.SIGTERM)
                 assert stop.asked == signal.SIGTERM
@@ -58,8 +58,8 @@ def test_one_within_another_is_the_same_and_says_where_to_go_on() -> None:
     before = handlers()
 
     def command() -> None:
-        with stoppable():
-            with stoppable() as inner:
+        with stop_on_signals():
+            with stop_on_signals() as inner:
                 inner.directory = Path("run")
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -73,9 +73,9 @@ def test_after_an_inner_one_that_was_asked_the_outer_one_is_not_asked_again() ->
     before = handlers()
 
     def command() -> None:
-        with stoppable():
+        with stop_on_signals():
             try:
-                with stoppable(Stop()):
+                with stop_on_signals(Stop()):
                     os.kill(os.getpid(), signal.SIGTERM)
             finally:
                 assert handlers() == [signal.SIG_IGN, signal.SIG_IGN]
@@ -92,7 +92,7 @@ def test_another_thread_gets_no_signals_but_may_be_told() -> None:
         stop = Stop()
         stop.asked = signal.SIGTERM
         try:
-            with stoppable(stop) as same:
+            with stop_on_signals(stop) as same:
                 same.heed()
         except Interrupted as interruption:
             ended.append(interruption)
@@ -107,10 +107,10 @@ def test_another_thread_gets_no_signals_but_may_be_told() -> None:
 
 ALARM = """
 import os, signal, time
-from rayfl.run.signals import Interrupted, stoppable
+from rayfl.run.signals import Interrupted, stop_on_signals
 
 try:
-    with stoppable():
+    with stop_on_signals():
         signal.alarm(1)  # as Ray's own handler sets one, to abort, before it calls the next
         os.kill(os.getpid(), signal.SIGTERM)
 except Interrupted:
@@ -128,7 +128,7 @@ def test_the_alarm_of_somebody_who_handles_it_is_left_alone() -> None:
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
         left = signal.setitimer(signal.ITIMER_REAL, 1000)
-        with pytest.raises(Interrupted, match="SIGTERM"), stoppable():
+        with pytest.raises(Interrupted, match="SIGTERM"), stop_on_signals():
             os.kill(os.getpid(), signal.SIGTERM)
         assert signal.setitimer(signal.ITIMER_REAL, *left)[0] > 0
     finally:

@@ -13,7 +13,15 @@ import pytest
 import yaml
 
 from rayfl.config.schema import Config
-from rayfl.run.store import DERIVED, Record, Shelf, alike, ratio, read, records
+from rayfl.run.store import (
+    DERIVED,
+    Record,
+    Shelf,
+    divide_or_nan,
+    find_record,
+    list_records,
+    read_record,
+)
 
 METRICS = {
     "cost/down_mb": 12.0,
@@ -47,7 +55,7 @@ def written(
 
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
-    found = read(written(tmp_path / "runs" / "a", Config(clients=8)))
+    found = read_record(written(tmp_path / "runs" / "a", Config(clients=8)))
     assert found is not None
     return found
 
@@ -100,20 +108,20 @@ def test_derived_measures(record: Record, measure: str, expected: float) -> None
 
 @pytest.mark.parametrize("measure", DERIVED)
 def test_a_derived_measure_without_its_facts_is_absent(tmp_path: Path, measure: str) -> None:
-    found = read(written(tmp_path / "a", Config(), nothing=0))
+    found = read_record(written(tmp_path / "a", Config(), nothing=0))
     assert found is not None
     assert math.isnan(found.score(measure)) or measure == "time/epoch_s"
 
 
 def test_ratios_have_a_unit() -> None:
-    assert ratio(6.0, 3.0, 2.0) == 1.0
-    assert math.isnan(ratio(6.0, 0.0))
+    assert divide_or_nan(6.0, 3.0, 2.0) == 1.0
+    assert math.isnan(divide_or_nan(6.0, 0.0))
 
 
 def test_arrays_are_those_that_were_left(record: Record) -> None:
     assert record.arrays == {}
     np.savez(record.directory / "arrays.npz", similarity=np.eye(2))
-    found = read(record.directory)
+    found = read_record(record.directory)
     assert found is not None
     assert found.arrays["similarity"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
@@ -127,7 +135,7 @@ def test_the_newest_alike_is_found(tmp_path: Path) -> None:
     written(tmp_path / "runs" / "20260102-b", config, scenario="t")
     written(tmp_path / "runs" / "20260103-c", config, values=(0.1,))
     written(tmp_path / "runs" / "20260104-d", Config(seed=1))
-    names = [found.directory.name for found in records(tmp_path)]
+    names = [found.directory.name for found in list_records(tmp_path)]
     assert names == ["20260101-a", "20260102-b", "20260103-c", "20260104-d"]
     shelf = Shelf(tmp_path)
     assert len(list(shelf)) == 4
@@ -136,7 +144,7 @@ def test_the_newest_alike_is_found(tmp_path: Path) -> None:
     assert older is not None
     assert (newest.directory.name, older.directory.name) == ("20260102-b", "20260101-a")
     assert shelf.find(config, "u") is None
-    found = alike(tmp_path, config)
+    found = find_record(tmp_path, config)
     assert found is not None
     assert found.directory == newest.directory
 
@@ -148,5 +156,5 @@ def test_a_run_that_is_not_over_is_no_record(
 ) -> None:
     folder = written(tmp_path / "runs" / "a", Config())
     (folder / file).unlink() if content is None else (folder / file).write_text(content)
-    assert read(folder) is None
+    assert read_record(folder) is None
     assert list(Shelf(tmp_path)) == []

@@ -11,10 +11,10 @@ from rayfl.errors import ConfigError
 from rayfl.study.cells import (
     Cell,
     apply_overrides,
-    cells,
     find_choice,
     is_study,
-    load,
+    list_cells,
+    load_study,
     parse_filters,
 )
 from tests.study.tiny import study, study_file, write
@@ -25,7 +25,7 @@ def keys(found: list[Cell]) -> list[tuple[str, ...]]:
 
 
 def test_cells_are_the_product_in_the_order_of_the_axes(tmp_path: Path) -> None:
-    found = cells(study(tmp_path))
+    found = list_cells(study(tmp_path))
     methods = ["fedavg", "fedprox", "gain", "rhfl"]
     assert keys(found) == [(method, noise) for method in methods for noise in ("clean", "noisy")]
     assert [cell.runs for cell in found] == [True] * 4 + [False] * 4
@@ -34,7 +34,9 @@ def test_cells_are_the_product_in_the_order_of_the_axes(tmp_path: Path) -> None:
 
 
 def test_excluded_combinations_are_no_cells(tmp_path: Path) -> None:
-    found = cells(study(tmp_path, {"exclude": [{"method": ["fedprox", "gain"], "noise": "noisy"}]}))
+    found = list_cells(
+        study(tmp_path, {"exclude": [{"method": ["fedprox", "gain"], "noise": "noisy"}]})
+    )
     assert ("fedprox", "noisy") not in keys(found)
     assert ("gain", "noisy") not in keys(found)
     assert len(found) == 6
@@ -49,7 +51,7 @@ def test_settings_grow_from_base_to_rules(tmp_path: Path) -> None:
             {"when": {"method": ["fedavg"]}, "set": {"clients": 3}},
         ],
     }
-    settings = {cell.key: cell.settings() for cell in cells(study(tmp_path, changes))}
+    settings = {cell.key: cell.settings() for cell in list_cells(study(tmp_path, changes))}
     assert settings["fedavg", "clean"]["training"] == {
         "lr": 0.1,
         "momentum": 0.9,
@@ -64,7 +66,7 @@ def test_settings_grow_from_base_to_rules(tmp_path: Path) -> None:
 
 
 def test_a_computed_cell_names_its_parts(tmp_path: Path) -> None:
-    gain = next(cell for cell in cells(study(tmp_path)) if cell.key == ("gain", "noisy"))
+    gain = next(cell for cell in list_cells(study(tmp_path)) if cell.key == ("gain", "noisy"))
     assert gain.computed == "method"
     assert keys(gain.parts()) == [("fedprox", "noisy"), ("fedavg", "noisy")]
     assert not gain.runs
@@ -72,7 +74,7 @@ def test_a_computed_cell_names_its_parts(tmp_path: Path) -> None:
 
 def test_a_choice_replaces_scores_of_its_cells(tmp_path: Path) -> None:
     own = {"accuracy": {"title": "F1", "metric": "test/macro_f1"}}
-    found = cells(study(tmp_path, {"axes": {"noise": {"noisy": {"scores": own}}}}))
+    found = list_cells(study(tmp_path, {"axes": {"noise": {"noisy": {"scores": own}}}}))
     assert [cell.scores["accuracy"].title for cell in found[:2]] == ["accuracy (%)", "F1"]
 
 
@@ -97,7 +99,7 @@ def test_only_keeps_what_it_names(
     tmp_path: Path, words: list[str], expected: list[tuple[str, ...]]
 ) -> None:
     found = study(tmp_path)
-    assert sorted(keys(cells(found, parse_filters(found, words)))) == sorted(expected)
+    assert sorted(keys(list_cells(found, parse_filters(found, words)))) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_a_study_may_be_like_another(tmp_path: Path) -> None:
         "table": {"columns": []},
         "printed": {"where": {"table": "U"}},
     }
-    found = load(like(tmp_path, changes))
+    found = load_study(like(tmp_path, changes))
     assert found.title == "Other"
     assert list(found.axes) == ["method", "size"]
     assert list(found.axes["method"]) == ["fedavg"]
@@ -164,25 +166,25 @@ def test_a_study_may_be_like_another(tmp_path: Path) -> None:
 
 
 def test_a_study_takes_the_printed_figures_away(tmp_path: Path) -> None:
-    assert load(like(tmp_path, {"title": "x", "printed": None})).printed is None
+    assert load_study(like(tmp_path, {"title": "x", "printed": None})).printed is None
 
 
 def test_files_are_found_from_another_folder(tmp_path: Path) -> None:
     study_file(tmp_path, {"base": "base.yaml"})
     write(tmp_path / "base.yaml", {"clients": 9, "seed": 3})
-    found = load(write(tmp_path / "deep" / "other.yaml", {"like": "../tiny.yaml"}))
+    found = load_study(write(tmp_path / "deep" / "other.yaml", {"like": "../tiny.yaml"}))
     assert found.common["seed"] == 3
 
 
 def test_likeness_must_not_lead_back(tmp_path: Path) -> None:
     path = write(tmp_path / "a.yaml", {"like": "a.yaml"})
     with pytest.raises(ConfigError, match="`like` must not lead back to itself"):
-        load(path)
+        load_study(path)
 
 
 def test_like_is_a_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`like` is the name of a study file; got 3"):
-        load(write(tmp_path / "a.yaml", {"like": 3}))
+        load_study(write(tmp_path / "a.yaml", {"like": 3}))
 
 
 @pytest.mark.parametrize(

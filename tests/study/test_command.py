@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from rayfl.commands.study import study
+from rayfl.commands.study import study_command
 from rayfl.errors import ConfigError, RayflError
 from rayfl.run.store import Shelf
 from tests.study.tiny import study_file
 
 
 def invoke(*words: object) -> Result:
-    return CliRunner().invoke(study, [str(word) for word in words])
+    return CliRunner().invoke(study_command, [str(word) for word in words])
 
 
 def test_a_study_ends_in_its_table(home: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_scaled_study_says_so(home: Path) -> None:
 # -- a real signal ---------------------------------------------------------------------------------
 
 ROUNDS = 25
-COMMAND = "from rayfl.commands.study import study; study()"
+COMMAND = "from rayfl.commands.study import study_command; study_command()"
 
 
 def started(path: Path, log: Path) -> subprocess.Popen[bytes]:

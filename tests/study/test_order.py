@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayfl.errors import ConfigError, RayflError
-from rayfl.federation.datasets import data_root
+from rayfl.federation.datasets import find_data_root
 from rayfl.study.order import StudyOrder, fill_placeholders, parse_seeds
 from tests.study.tiny import study, study_file
 
@@ -39,7 +39,8 @@ def test_the_command_of_a_cell_says_the_same_again(home: Path) -> None:
         study_file(home), ("noise=noisy",), (4,), 0.5, home / "out dir", ("training.lr=0.2",)
     )
     assert order.command() == (
-        f"rayfl study tiny.yaml --only noise=noisy --seeds 4, --scale 0.5 -o '{home / 'out dir'}' training.lr=0.2"
+        "rayfl study tiny.yaml --only noise=noisy --seeds 4, --scale 0.5 "
+        f"-o '{home / 'out dir'}' training.lr=0.2"
     )
     cell = order.cells[0]
     assert order.command(cell).startswith(
@@ -109,7 +110,7 @@ def test_seed_and_data_are_filled_in() -> None:
     written = {"a": ["{seed}", 1], "b": {"c": "{data}/x.pt"}, "d": "seed {seed}"}
     assert fill_placeholders(written, 7) == {
         "a": [7, 1],
-        "b": {"c": f"{data_root()}/x.pt"},
+        "b": {"c": f"{find_data_root()}/x.pt"},
         "d": "seed {seed}",
     }
 

@@ -17,7 +17,7 @@ from rayfl.config.schema import Config
 from rayfl.errors import RayflError
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.scenario import build_scenario
-from rayfl.study.cells import cells, is_study, load
+from rayfl.study.cells import is_study, list_cells, load_study
 from rayfl.study.order import StudyOrder
 from rayfl.study.printed_figures import find_printed, read_rows
 from rayfl.study.scaling import SIZES
@@ -41,8 +41,8 @@ def claims() -> Mapping[tuple[str, int], list[str]]:
     """By file and row, the scores of cells that say it is theirs."""
     found: dict[tuple[str, int], list[str]] = defaultdict(list)
     for name in STUDIES:
-        study = load(PAPER / name)
-        for cell in cells(study) if study.printed else ():
+        study = load_study(PAPER / name)
+        for cell in list_cells(study) if study.printed else ():
             for score in cell.scores:
                 row = find_printed(cell, cell.scores[score]).row
                 if row is not None:
@@ -99,7 +99,7 @@ def test_each_table_and_figure_has_its_study(paper: str, tables: list[str]) -> N
 def test_a_method_that_is_built_is_not_listed_as_missing() -> None:
     built = {name.replace("_", "") for name in METHODS.names()}
     for name in STUDIES:
-        for choice_name, choice in load(PAPER / name).axes.get("method", {}).items():
+        for choice_name, choice in load_study(PAPER / name).axes.get("method", {}).items():
             if choice.missing:
                 assert choice_name.replace("_", "") not in built, f"{name}: {choice_name}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rayfl.errors import ConfigError, DataError
-from rayfl.study.cells import cells
+from rayfl.study.cells import list_cells
 from rayfl.study.printed_figures import find_printed, parse_number
 from tests.study.tiny import WHERE, study
 
@@ -48,7 +48,8 @@ def test_a_formula_without_symbols_is_no_number() -> None:
 
 def test_every_cell_finds_its_row(tmp_path: Path) -> None:
     found = {
-        cell.key: find_printed(cell, cell.scores["accuracy"]) for cell in cells(study(tmp_path))
+        cell.key: find_printed(cell, cell.scores["accuracy"])
+        for cell in list_cells(study(tmp_path))
     }
     assert (found["fedavg", "clean"].mean, found["fedavg", "clean"].std) == ("90.00", "1.0")
     assert found["fedavg", "noisy"].value == 80.0
@@ -61,17 +62,17 @@ def test_every_cell_finds_its_row(tmp_path: Path) -> None:
 
 def test_a_choice_may_be_called_otherwise_in_print(tmp_path: Path) -> None:
     renamed = {"axes": {"noise": {"clean": {"title": "no noise", "printed": "clean"}}}}
-    first = cells(study(tmp_path, renamed))[0]
+    first = list_cells(study(tmp_path, renamed))[0]
     assert find_printed(first, first.scores["accuracy"]).mean == "90.00"
 
 
 def test_a_study_without_printed_figures(tmp_path: Path) -> None:
-    first = cells(study(tmp_path, {"printed": None}))[0]
+    first = list_cells(study(tmp_path, {"printed": None}))[0]
     assert find_printed(first, first.scores["accuracy"]).row is None
 
 
 def test_a_score_fits_one_row_at_most(tmp_path: Path) -> None:
-    first = cells(
+    first = list_cells(
         study(tmp_path, {"printed": {"file": "printed.csv", "where": {"method": "{method}"}}})
     )[0]
     with pytest.raises(ConfigError, match="fits one row of the file at most; got 2"):
@@ -79,7 +80,7 @@ def test_a_score_fits_one_row_at_most(tmp_path: Path) -> None:
 
 
 def test_braces_name_axes(tmp_path: Path) -> None:
-    first = cells(
+    first = list_cells(
         study(
             tmp_path, {"printed": {"file": "printed.csv", "where": {**WHERE, "method": "{metod}"}}}
         )
@@ -92,6 +93,6 @@ def test_braces_name_axes(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_of_figures_is_named(tmp_path: Path) -> None:
-    first = cells(study(tmp_path, {"printed": {"file": "gone.csv", "where": WHERE}}))[0]
+    first = list_cells(study(tmp_path, {"printed": {"file": "gone.csv", "where": WHERE}}))[0]
     with pytest.raises(DataError, match=r"gone\.csv"):
         find_printed(first, first.scores["accuracy"])

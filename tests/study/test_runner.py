@@ -12,12 +12,12 @@ import pytest
 from rayfl.run.store import Record, Shelf
 from rayfl.study.order import StudyOrder
 from rayfl.study.plan import StudyPlan, make_plan
-from rayfl.study.runner import Ran, run_plan, unfinished
-from rayfl.tracking.tracker import quiet_client
+from rayfl.study.runner import RunOutcomes, find_unfinished, run_plan
+from rayfl.tracking.store import open_client
 from tests.study.tiny import study_file
 
 
-def carried_out(order: StudyOrder) -> tuple[StudyPlan, Ran, list[str]]:
+def carried_out(order: StudyOrder) -> tuple[StudyPlan, RunOutcomes, list[str]]:
     plan, said = make_plan(order), list[str]()
     return plan, run_plan(plan, said.append), said
 
@@ -112,7 +112,7 @@ def test_an_unfinished_run_is_taken_up_again(home: Path) -> None:
         study_file(home), output=home / "out", seeds=(0,), only=("method=fedavg", "noise=clean")
     )
     config = order.configuration(order.cells[0], 0).config
-    assert unfinished(config) == directory
+    assert find_unfinished(config) == directory
     carried_out(order)
     assert [record.directory for record in Shelf(home / "out")] == [directory]
 
@@ -134,7 +134,7 @@ def test_another_run_or_a_spoilt_one_is_not(
     if spoilt:
         (directory / "config.yaml").write_text(spoilt)
     order = StudyOrder(study_file(home), output=home / "out", overrides=overrides)
-    assert unfinished(order.configuration(order.cells[0], 0).config) is None
+    assert find_unfinished(order.configuration(order.cells[0], 0).config) is None
 
 
 # -- in MLflow -------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def tracked(home: Path, **asked: Any) -> StudyOrder:
 def test_runs_are_listed_under_their_study(home: Path) -> None:
     tracked(home, seeds=(0,))
     tracked(home, seeds=(0, 1))
-    client = quiet_client(f"sqlite:///{home / 'm.db'}")
+    client = open_client(f"sqlite:///{home / 'm.db'}")
     runs = client.search_runs([client.get_experiment_by_name("Tiny").experiment_id])
     parents = [run for run in runs if run.data.tags.get("kind") == "study"]
     children = [run for run in runs if run not in parents]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rayfl.config.schema import Config, merge
+from rayfl.config.files import merge_settings
+from rayfl.config.schema import Config
 from rayfl.errors import ConfigError
 from rayfl.study.scaling import (
     count_images,
@@ -30,7 +31,7 @@ def shrink(
     tmp_path: Path, scale: float, changes: dict[str, Any] | None = None, **least: float
 ) -> tuple[Config, str]:
     found = study(tmp_path, {"scaling": {"least": least}} if least else None)
-    result = scale_config(merge(FULL, changes or {}), found, scale, "here")
+    result = scale_config(merge_settings(FULL, changes or {}), found, scale, "here")
     return result.config, result.note
 
 

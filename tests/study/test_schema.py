@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rayfl.errors import ConfigError
-from rayfl.study.cells import load
+from rayfl.study.cells import load_study
 from rayfl.study.schema import FIGURES, Score, apply_changes, is_meant
 from tests.study.tiny import study, study_file, write
 
@@ -53,11 +53,11 @@ def test_a_mistake_is_named_with_its_place(
 
 def test_a_study_needs_axes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="axes is required and missing"):
-        load(write(tmp_path / "s.yaml", {"title": "x"}))
+        load_study(write(tmp_path / "s.yaml", {"title": "x"}))
 
 
 def test_a_study_of_one_axis_and_a_title_has_defaults(tmp_path: Path) -> None:
-    found = load(
+    found = load_study(
         write(tmp_path / "s.yaml", {"title": "x", "axes": {"method": {"a": {"title": "A"}}}})
     )
     assert found.seeds == [0, 1, 2]
@@ -114,6 +114,6 @@ def test_a_combination_means_cells(combination: dict[str, str | list[str]], hold
 
 
 def test_a_missing_base_is_named(tmp_path: Path) -> None:
-    found = load(study_file(tmp_path, {"base": "nowhere.yaml"}))
+    found = load_study(study_file(tmp_path, {"base": "nowhere.yaml"}))
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         _ = found.common

@@ -17,7 +17,7 @@ from rayfl.study import runner
 from rayfl.study.order import StudyOrder
 from rayfl.study.plan import make_plan
 from rayfl.study.runner import run_plan
-from rayfl.tracking.store import default_uri, quiet_client
+from rayfl.tracking.store import default_uri, open_client
 from tests.study.tiny import study_file
 
 pytestmark = [
@@ -89,7 +89,7 @@ def test_two_studies_make_every_run_once(
     assert sum(len(ran.finished) for ran in found) == 4
     assert len(list(Shelf(order.folder))) == len(list((order.folder / "runs").iterdir())) == 4
     assert sum("too" in line for lines in said for line in lines) == 1
-    client = quiet_client(default_uri(order.folder))
+    client = open_client(default_uri(order.folder))
     experiment = client.get_experiment_by_name(order.study.title)
     runs = client.search_runs([experiment.experiment_id])
     (parent,) = [run for run in runs if run.data.tags.get("kind") == "study"]

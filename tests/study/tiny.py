@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from rayfl.config.schema import merge
-from rayfl.study.cells import load
+from rayfl.config.files import merge_settings
+from rayfl.study.cells import load_study
 from rayfl.study.schema import Study
 
 TINY: Mapping[str, Any] = {
@@ -59,7 +59,7 @@ def study_file(
 ) -> Path:
     """The tiny study as a file, changed as a file changes its base; with figures to compare
     with."""
-    settings = merge(TINY, changes or {})
+    settings = merge_settings(TINY, changes or {})
     if printed:
         (folder / "printed.csv").write_text(FIGURES)
         settings.setdefault("printed", {"file": "printed.csv", "where": WHERE})
@@ -67,4 +67,4 @@ def study_file(
 
 
 def study(folder: Path, changes: Mapping[str, Any] | None = None) -> Study:
-    return load(study_file(folder, changes))
+    return load_study(study_file(folder, changes))

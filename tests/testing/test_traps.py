@@ -9,7 +9,9 @@ import pytest
 
 from rayfl.run.experiment import run
 from rayfl.testing import QUICK, TOY, Candidate, check_method
-from tests.testing import traps
+from tests.testing import traps, traps_of_states
+
+MODULES = (traps, traps_of_states)
 
 BROKEN = [
     ("UnloadedTeacher", "runs", "given weights before it is used in a visit"),
@@ -63,11 +65,17 @@ HARMLESS = [
 ]
 
 
+def path_of(trap: str) -> str:
+    """How a configuration names it."""
+    home = next(module for module in MODULES if trap in vars(module))
+    return f"{home.__name__}:{trap}"
+
+
 @pytest.mark.parametrize(("trap", "promise", "said"), BROKEN, ids=[trap for trap, *_ in BROKEN])
 def test_a_trap_breaks_the_promise_that_is_named(
     trap: str, promise: str, said: str, tmp_path: Path
 ) -> None:
-    candidate = Candidate({"name": f"tests.testing.traps:{trap}"})
+    candidate = Candidate({"name": path_of(trap)})
     findings = check_method(candidate, tmp_path, names=[promise])
     broken = [finding for finding in findings if finding.status == "broken"]
     assert [finding.promise.name for finding in broken] == [promise]
@@ -76,7 +84,7 @@ def test_a_trap_breaks_the_promise_that_is_named(
 
 @pytest.mark.parametrize("trap", HARMLESS)
 def test_a_trap_that_became_harmless_keeps_every_promise(trap: str, tmp_path: Path) -> None:
-    candidate = Candidate({"name": f"tests.testing.traps:{trap}"})
+    candidate = Candidate({"name": path_of(trap)})
     findings = check_method(candidate, tmp_path, names=QUICK)
     assert {f.promise.name: f.detail for f in findings if f.status != "holds"} == {}
 
@@ -84,8 +92,11 @@ def test_a_trap_that_became_harmless_keeps_every_promise(trap: str, tmp_path: Pa
 def test_every_trap_is_tried() -> None:
     methods = {
         name
-        for name, found in vars(traps).items()
-        if inspect.isclass(found) and hasattr(found, "round") and found.__module__ == traps.__name__
+        for module in MODULES
+        for name, found in vars(module).items()
+        if inspect.isclass(found)
+        and hasattr(found, "round")
+        and found.__module__ == module.__name__
     }
     assert methods - {"Mapped", "Noting"} == {*HARMLESS, *(trap for trap, *_ in BROKEN)}
 
@@ -94,7 +105,7 @@ def test_no_figure_ends_a_run(tmp_path: Path) -> None:
     """Whatever a method leaves to be drawn, of whatever kind."""
     settings = {
         **TOY,
-        "method": "tests.testing.traps:LeavesAnything",
+        "method": path_of("LeavesAnything"),
         "output": str(tmp_path),
         "tracking": {"enabled": True},
     }

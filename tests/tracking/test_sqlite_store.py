@@ -20,10 +20,10 @@ from click.testing import CliRunner
 
 from rayfl import cli
 from rayfl.locks import take_lock
-from rayfl.tracking.carrier import Carrier, sync
+from rayfl.tracking.carrier import Carrier, sync_journals
 from rayfl.tracking.journal import Journal
 from rayfl.tracking.sqlite_store import COMPANIONS, State, prepare_store, read_state
-from rayfl.tracking.store import addresses, default_uri, quiet_client
+from rayfl.tracking.store import default_uri, list_addresses, open_client
 from tests.reliability.drills import ROOT
 from tests.sockets import user_environment
 
@@ -54,7 +54,7 @@ def tell(output: Path, name: str, rounds: int = 3, parent: str = "") -> Journal:
 
 def runs_of(output: Path) -> dict[str, tuple[str, list[int]]]:
     """What the store has: by name of a run its status and the rounds of its loss."""
-    client = quiet_client(default_uri(output))
+    client = open_client(default_uri(output))
     experiment = client.get_experiment_by_name("e")
     found = client.search_runs([experiment.experiment_id]) if experiment else []
     return {
@@ -128,7 +128,7 @@ def test_whoever_is_killed_while_making_a_store_leaves_none(tmp_path: Path, seco
     kill_after(process, tmp_path / "mlflow.db.making", seconds)
     assert read_state(path) in (State.MISSING, State.READY)
     tell(tmp_path, "a")
-    assert sync(tmp_path, default_uri(tmp_path)) == {"a": 5}
+    assert sync_journals(tmp_path, default_uri(tmp_path)) == {"a": 5}
     assert runs_of(tmp_path) == {"a": ("FINISHED", [1, 2, 3])}
     assert not (tmp_path / "mlflow.db.making").exists()
     assert asides(tmp_path) == []
@@ -145,7 +145,7 @@ def test_a_store_whose_making_was_interrupted_is_replaced(
     kill_after(process, path, seconds)
     before = read_state(path)
     tell(tmp_path, "a")
-    assert sync(tmp_path, default_uri(tmp_path)) == {"a": 5}
+    assert sync_journals(tmp_path, default_uri(tmp_path)) == {"a": 5}
     assert runs_of(tmp_path) == {"a": ("FINISHED", [1, 2, 3])}
     assert before in (State.MISSING, State.UNFINISHED, State.READY)
     if before is State.UNFINISHED:
@@ -174,7 +174,7 @@ def test_nobody_makes_a_store_that_somebody_else_is_making(
 
 def test_the_ui_of_an_empty_folder_finds_a_whole_store(tmp_path: Path) -> None:
     """MLflow would make it in place, and Ctrl-C break it."""
-    assert addresses(default_uri(tmp_path)) == {}
+    assert list_addresses(default_uri(tmp_path)) == {}
     assert read_state(tmp_path / "mlflow.db") is State.READY
 
 
@@ -214,7 +214,7 @@ def test_what_a_lost_store_had_is_carried_again(
     lost = str(parent.noted()["run_id"])
     tell(output, "a", parent=lost)
     tell(output, "b", rounds=2)
-    sync(output, uri)
+    sync_journals(output, uri)
     spoil(output / "mlflow.db")
     words = ["sync", "-o", str(output), "--uri", uri]
     with caplog.at_level(logging.WARNING):
@@ -227,19 +227,19 @@ def test_what_a_lost_store_had_is_carried_again(
     stored = runs_of(output)
     assert stored.pop("s")[1] == []
     assert stored == {"a": ("FINISHED", [1, 2, 3]), "b": ("FINISHED", [1, 2])}
-    client = quiet_client(uri)
+    client = open_client(uri)
     tags = client.get_run(Journal(output / "runs" / "a").noted()["run_id"]).data.tags
     assert tags["mlflow.parentRunId"] == parent.noted()["run_id"] != lost
-    assert sync(output, uri) == {}
+    assert sync_journals(output, uri) == {}
 
 
 def test_a_store_that_somebody_has_removed_is_filled_again(output: Path) -> None:
     uri = default_uri(output)
     journal = tell(output, "a")
-    sync(output, uri)
+    sync_journals(output, uri)
     first = journal.noted()["run_id"]
     (output / "mlflow.db").unlink()
-    assert sync(output, uri) == {"a": 5}
+    assert sync_journals(output, uri) == {"a": 5}
     assert journal.noted()["former"] == [first]
     assert runs_of(output) == {"a": ("FINISHED", [1, 2, 3])}
 
@@ -263,11 +263,11 @@ def test_a_store_that_only_lacks_its_last_steps_is_finished_with_all_that_it_has
 
     uri = default_uri(output)
     tell(output, "a")
-    sync(output, uri)
+    sync_journals(output, uri)
     command.downgrade(_get_alembic_config(uri), "-1")
     assert read_state(output / "mlflow.db") is State.UNFINISHED
     assert runs_of(output) == {"a": ("FINISHED", [1, 2, 3])}
-    assert sync(output, uri) == {}, "nothing was lost"
+    assert sync_journals(output, uri) == {}, "nothing was lost"
     assert "it was brought up to date" in caplog.text
 
 
@@ -283,7 +283,7 @@ def test_a_damaged_line_costs_itself_alone(
     whole[2] = damage
     journal.path.write_bytes(b"\n".join(whole) + b"\n")
     assert Journal(journal.directory).last_round == 3
-    assert sync(output, default_uri(output)) == {"a": 4}
+    assert sync_journals(output, default_uri(output)) == {"a": 4}
     assert runs_of(output) == {"a": ("FINISHED", [1, 3])}
     assert f"1 damaged lines of {journal.path} are left out, from line 3 on" in caplog.text
 
@@ -294,10 +294,10 @@ def test_a_damaged_line_costs_itself_alone(
 def test_a_damaged_note_doubles_nothing(output: Path, note: bytes) -> None:
     uri = default_uri(output)
     journal = tell(output, "a")
-    sync(output, uri)
+    sync_journals(output, uri)
     first = journal.noted()["run_id"]
     journal.note.write_bytes(note)
-    assert sync(output, uri) == {"a": 5}
+    assert sync_journals(output, uri) == {"a": 5}
     assert journal.noted()["run_id"] == first
     assert runs_of(output) == {"a": ("FINISHED", [1, 2, 3])}
 
@@ -308,7 +308,7 @@ def test_a_file_that_is_gone_keeps_nothing_else_from_being_carried(
     journal = tell(output, "a")
     journal.append("artifact", path=str(output / "gone.txt"), folder="")
     journal.append("tags", tags={"x": "1"})
-    assert sync(output, default_uri(output)) == {"a": 7}
+    assert sync_journals(output, default_uri(output)) == {"a": 7}
     assert "gone.txt is gone, and left out" in caplog.text
 
 
@@ -316,8 +316,8 @@ def test_two_that_carry_one_journal_make_one_run(output: Path) -> None:
     uri = default_uri(output)
     tell(output, "a", rounds=40)
     code = (
-        "from pathlib import Path; from rayfl.tracking.carrier import sync; "
-        f"sync(Path({str(output)!r}), {uri!r})"
+        "from pathlib import Path; from rayfl.tracking.carrier import sync_journals; "
+        f"sync_journals(Path({str(output)!r}), {uri!r})"
     )
     both = [start(code, output) for _ in range(2)]
     said = [process.communicate(timeout=PATIENCE) for process in both]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rayfl.config.schema import validated
+from rayfl.config.schema import validate_config
 from rayfl.errors import ConfigError
-from rayfl.tuning.book import Book, append_line, life_of, read_lines, score_values, split_rounds
+from rayfl.tuning.book import Book, append_line, count_lives, read_lines, score_values, split_rounds
 from rayfl.tuning.figure import scale_of
 from tests.tuning.tiny import FEDPROX, TINY, sweep_for
 
@@ -46,7 +46,8 @@ def test_lives_of_a_trial_are_told_from_other_trials_and_kept_in_order(tmp_path:
     assert book.lives("000-s1") == made
     assert len(book.lives("000-s10")) == 1
     assert [
-        life_of(name, "x-000-s1") for name in ("x-000-s1", "x-000-s1-7", "x-000-s10", "x-000-s1-a")
+        count_lives(name, "x-000-s1")
+        for name in ("x-000-s1", "x-000-s1-7", "x-000-s10", "x-000-s1-a")
     ] == [
         0,
         7,
@@ -77,7 +78,7 @@ def test_a_score_sums_up_the_rounds(tmp_path: Path, over: str, mode: str, score:
     ("interval", "ends"), [(None, [4]), (1, [1, 2, 3, 4]), (3, [3, 4]), (4, [4]), (9, [4])]
 )
 def test_a_population_s_runs_are_made_in_stretches(interval: int | None, ends: list[int]) -> None:
-    config = validated(TINY)
+    config = validate_config(TINY)
     parts = split_rounds(config, interval)
     assert [part.training.rounds for part in parts] == ends
     assert {part.digest for part in parts} == {config.digest}

@@ -16,16 +16,23 @@ import yaml
 from click.testing import CliRunner
 
 import rayfl
-from rayfl.commands.sweep import sweep as command
+from rayfl.commands.sweep import sweep_command as command
 from rayfl.config.schema import load_config
 from rayfl.locks import LockHeldError, take_lock
 from rayfl.run.experiment import Interrupted
-from rayfl.tracking.tracker import quiet_client
+from rayfl.tracking.store import open_client
 from rayfl.tuning import stopping
-from rayfl.tuning.book import Book, place, read_history, read_lines, read_note
+from rayfl.tuning.book import Book, locate_sweep, read_history, read_lines, read_note
 from rayfl.tuning.driver import sweep as run_sweep
 from rayfl.tuning.points import config_of, settings_of
-from rayfl.tuning.result import SweepResult, format_csv, list_rows, result_of, table, verdict
+from rayfl.tuning.result import (
+    SweepResult,
+    describe_best,
+    format_csv,
+    format_table,
+    list_rows,
+    read_result,
+)
 from rayfl.tuning.schema import Sweep
 from rayfl.tuning.stopping import stop_by_signals
 from rayfl.tuning.tune_setup import draw_from_seed
@@ -61,7 +68,7 @@ def actors() -> dict[int, str]:
 def nested(result: SweepResult) -> tuple[Any, list[Any]]:
     """The sweep's run in MLflow and those below it."""
     output = result.directory.parent.parent
-    client = quiet_client(f"sqlite:///{output / 'mlflow.db'}")
+    client = open_client(f"sqlite:///{output / 'mlflow.db'}")
     found = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
     (parent,) = [run for run in found if run.data.tags.get("kind") == "sweep"]
     below = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
@@ -112,7 +119,7 @@ class TestGrid:
         assert grid.best is not None
         assert parent.data.tags["best_point"] == str(grid.best.number)
         assert parent.data.metrics["sweep/best_score"] == pytest.approx(grid.best.score)
-        client = quiet_client(f"sqlite:///{grid.directory.parent.parent / 'mlflow.db'}")
+        client = open_client(f"sqlite:///{grid.directory.parent.parent / 'mlflow.db'}")
         kept = {item.path for item in client.list_artifacts(parent.info.run_id)}
         assert kept == {"sweep.yaml", "table.csv", "table.json", "best.yaml", "coordinates.png"}
 
@@ -121,7 +128,7 @@ class TestGrid:
     ) -> None:
         file = grid.directory / "sweep.yaml"
         said = CliRunner().invoke(command, [str(file), "--best"], catch_exceptions=False).output
-        assert said == f"{table(grid)}\n\n{verdict(grid)}\n"
+        assert said == f"{format_table(grid)}\n\n{describe_best(grid)}\n"
         words = said.partition("run it again     ")[2].split()
         assert words[:2] == ["rayfl", "run"]
         best = grid.points[0]
@@ -279,8 +286,12 @@ def test_a_metric_that_no_run_has_is_named_with_those_there_are(
         "metric is one that the run measures; got test/acuracy. Measured: "
         in result.trials[0].error
     )
-    assert verdict(result) == "no trial has come to a score yet"
-    assert place(sweep) == result.directory == result_of(Book.open(result.directory)).directory
+    assert describe_best(result) == "no trial has come to a score yet"
+    assert (
+        locate_sweep(sweep)
+        == result.directory
+        == read_result(Book.open(result.directory)).directory
+    )
 
 
 # -- stopping ------------------------------------------------------------------------------------
@@ -328,6 +339,24 @@ def test_a_second_signal_does_not_wait_for_trials(book: Book) -> None:
         ask_twice()
 
 
+def test_nothing_disturbs_the_way_out(book: Book) -> None:
+    """While Ray disconnects, SIGTERM is nobody's: the timer must not fire then."""
+    heard: list[int] = []
+
+    def leave() -> None:
+        with stop_by_signals(book) as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                stop.heed()
+            finally:
+                signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+                time.sleep(0.5)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        leave()
+    assert heard == []
+
+
 def test_other_people_s_alarm_is_theirs(book: Book) -> None:
     """pytest-timeout's, say, or one of the program that a sweep is a part of."""
     heard: list[int] = []
@@ -347,7 +376,7 @@ def test_other_people_s_alarm_is_theirs(book: Book) -> None:
 
 def test_a_sweep_is_run_by_one_process(tmp_path: Path) -> None:
     sweep = sweep_for(tmp_path)
-    directory = place(sweep)
+    directory = locate_sweep(sweep)
     for resume in (False, True):
         told = pytest.raises(LockHeldError, match=f"on the sweep tiny .* process {os.getpid()} on")
         with take_lock(directory / "lock", "it"), told:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from rayfl.config.schema import from_yaml
+from rayfl.config.files import parse_yaml
 from rayfl.errors import ConfigError
 from rayfl.tuning.driver import sweep as run_sweep
 from rayfl.tuning.points import (
@@ -145,5 +145,5 @@ json_values = st.recursive(
 def test_overrides_say_exactly_the_point_to_a_shell(value: Any) -> None:
     (word,) = shlex.split(_quote_overrides({"a.b": value}))
     path, _, text = word.partition("=")
-    assert (path, from_yaml(text, "")) == ("a.b", value)
+    assert (path, parse_yaml(text, "")) == ("a.b", value)
     assert "\n" not in format_values({"a.b": value})

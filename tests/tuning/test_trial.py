@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rayfl
-from rayfl.config.schema import validated
+from rayfl.config.schema import validate_config
 from rayfl.errors import ConfigError, StorageError
 from rayfl.run.checkpoint import CheckpointStore
 from rayfl.run.experiment import Interrupted, Stop
@@ -64,7 +64,7 @@ def test_a_checkpoint_that_is_handed_on_begins_another_run(tmp_path: Path) -> No
     with pytest.raises(StorageError, match="belongs to this run's configuration"):
         rayfl.run(changed, directory=other)
     third = tmp_path / "runs" / "third"
-    store.hand_on(str(third / "checkpoints"), validated(changed).digest)
+    store.hand_on(str(third / "checkpoints"), validate_config(changed).digest)
     result = rayfl.run(changed, directory=third)
     assert [record["metrics"] for record in result.history[:2]] == [
         record["metrics"] for record in first.history

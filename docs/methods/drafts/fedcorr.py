@@ -35,11 +35,11 @@ from rayfl.methods import (
     Stages,
     Vector,
     component,
+    compute_losses,
     judge,
     mean_lid,
     mix_batch,
     relabel_confident,
-    sample_losses,
 )
 
 AS_SCIKIT_LEARN = LossMixture(reg_covar=1e-6, tol=1e-3, normalise=False)
@@ -84,7 +84,7 @@ def visit(client: Client, *, w: Vector, mu: float, method: FedCorr) -> Fitting[O
     trained = yield Fit(w, loss=mix_up(method), adjust=pull if method.beta * mu else None)
     judged = judge(client, trained.weights)
     # The code gives softmax outputs to cross-entropy once more.
-    losses = sample_losses(judged.probabilities.astype(np.float32), client.y)
+    losses = compute_losses(judged.probabilities.astype(np.float32), client.y)
     report = {"lid": mean_lid(judged.probabilities, method.k)}
     return Out(report, update=trained.weights, state={"losses": losses})
 

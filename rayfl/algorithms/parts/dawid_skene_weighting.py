@@ -17,15 +17,15 @@ import numpy as np
 from rayfl.algorithms.parts.weighting import Weighting
 from rayfl.component import Natural, NonNegative, component
 from rayfl.errors import ConfigError, broken
-from rayfl.estimate.dawid_skene import DawidSkene, reliability_weights
-from rayfl.learn.fit import outputs
+from rayfl.estimate.dawid_skene import DawidSkene, weigh_by_reliability
+from rayfl.learn.fit import compute_outputs
 from rayfl.protocol import Client, ClientId, Fleet, Out, Replies, Shard, Vector
 
 
 def vote(client: Client, *, w: Vector, public: Shard, **others: Vector) -> Out:
     """The class that a returned model gives each public image, and how many classes it knows. What
     else the host's clients leave (a control variate) has no vote."""
-    logits = outputs(client.learner, w, public.x)
+    logits = compute_outputs(client.learner, w, public.x)
     # Finite weights can still overflow on an image: such a model has no opinion of it, and class 0
     # stands for none.
     votes = np.where(np.isfinite(logits).all(axis=1), logits.argmax(axis=1), 0)
@@ -72,11 +72,11 @@ class DawidSkeneWeighting(Weighting):
         found = DawidSkene(**asdict(self), classes=classes).fit(votes)
         fleet.answered("public", dict(zip(got, votes.T, strict=True)))
         fleet.estimate("reliability", dict(zip(got, found.reliability_.tolist(), strict=True)))
-        fleet.log(**diagnostics(found))
-        return dict(zip(got, reliability_weights(found.reliability_).tolist(), strict=True))
+        fleet.log(**describe_fit(found))
+        return dict(zip(got, weigh_by_reliability(found.reliability_).tolist(), strict=True))
 
 
-def diagnostics(found: DawidSkene) -> dict[str, float]:
+def describe_fit(found: DawidSkene) -> dict[str, float]:
     """What a fit says about itself: spread of the reliabilities, and whether the latent classes are
     the real ones."""
     r = found.reliability_

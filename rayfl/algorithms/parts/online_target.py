@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rayfl.learn.learner import Learner
 from rayfl.learn.resident import Resident
-from rayfl.models.heads import projection_mlp
+from rayfl.models.heads import build_projection_mlp
 from rayfl.models.network import Network
 from rayfl.protocol import Vector
 
@@ -27,9 +27,9 @@ class Online(nn.Module):
         with torch.no_grad():
             classes = network.head(torch.zeros(2, network.feature_dim)).shape[1]
         self.encoder = nn.Sequential(
-            network.trunk, projection_mlp(network.feature_dim, hidden, outputs)
+            network.trunk, build_projection_mlp(network.feature_dim, hidden, outputs)
         )
-        self.predictor = projection_mlp(outputs, hidden, outputs)
+        self.predictor = build_projection_mlp(outputs, hidden, outputs)
         self.classifier = nn.Linear(outputs, classes)
 
     def predict(self, x: Tensor) -> Tensor:

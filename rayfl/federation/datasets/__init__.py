@@ -42,7 +42,7 @@ DATASETS: Registry[Loader] = Registry(
 )
 
 
-def data_root() -> Path:
+def find_data_root() -> Path:
     """Where datasets live: the environment variable RAYFL_DATA, or the user's cache."""
     chosen = os.environ.get("RAYFL_DATA")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "rayfl" / "data"

@@ -14,8 +14,10 @@ from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.datasets.array_pickles import read_pickle
 from rayfl.federation.datasets.cifar_names import CIFAR10, CIFAR100
-from rayfl.federation.datasets.files import (
+from rayfl.federation.datasets.image_files import decode_image
+from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,
@@ -23,9 +25,7 @@ from rayfl.federation.datasets.files import (
     require_file,
     verify_dataset,
 )
-from rayfl.federation.datasets.images import decode_image
 from rayfl.federation.datasets.parquet import list_split_files, read_parquet
-from rayfl.federation.datasets.unpickle import read_pickle
 
 _SIDE = 32
 _BYTES = 3 * _SIDE * _SIDE

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.errors import ConfigError, DataError, broken, nearest
+from rayfl.errors import ConfigError, DataError, broken, suggest_nearest
 from rayfl.federation.arrays import Ints
 
 _COLUMNS = {
@@ -42,7 +42,7 @@ def read_human_labels(path: Path, key: str) -> tuple[Ints, Ints]:
     column = _COLUMNS.get(key, key)
     if column not in _COLUMNS.values():
         rule = f"human labels are called {', '.join(_COLUMNS)}"
-        raise ConfigError(broken(rule, repr(key), nearest(key, _COLUMNS)))
+        raise ConfigError(broken(rule, repr(key), suggest_nearest(key, _COLUMNS)))
     if not path.is_file():
         rule = f"human labels need the file {path}"
         remedy = (

@@ -13,8 +13,8 @@ from pydantic import Field
 from rayfl.component import Count, Natural, component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import OnDisk, split_off_test
-from rayfl.federation.datasets.images import decode_images, is_image
+from rayfl.federation.datasets.image_files import decode_images, is_image
+from rayfl.federation.datasets.on_disk import OnDisk, split_off_test
 
 _TEST_FOLDERS = ("test", "val", "valid", "validation")
 

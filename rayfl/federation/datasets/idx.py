@@ -13,7 +13,7 @@ import numpy as np
 from rayfl.component import component
 from rayfl.federation.arrays import Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import (
+from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,

@@ -15,7 +15,7 @@ from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import OnDisk, damaged_file, find_file, verify_dataset
+from rayfl.federation.datasets.on_disk import OnDisk, damaged_file, find_file, verify_dataset
 
 _DAMAGED = (
     zipfile.BadZipFile,

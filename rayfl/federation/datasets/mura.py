@@ -12,13 +12,13 @@ import numpy as np
 from rayfl.component import Count, component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import (
+from rayfl.federation.datasets.image_files import decode_images, is_image
+from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,
     verify_dataset,
 )
-from rayfl.federation.datasets.images import decode_images, is_image
 
 BODY_PARTS = ("elbow", "finger", "forearm", "hand", "humerus", "shoulder", "wrist")
 _PATIENT = re.compile(r"patient(\d+)")

@@ -17,8 +17,8 @@ from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import OnDisk, damaged_file, split_off_test
-from rayfl.federation.datasets.images import decode_images
+from rayfl.federation.datasets.image_files import decode_images
+from rayfl.federation.datasets.on_disk import OnDisk, damaged_file, split_off_test
 
 ClassNames = tuple[str, ...]
 IMAGE_COLUMNS = ("image", "img")

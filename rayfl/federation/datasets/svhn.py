@@ -11,7 +11,7 @@ import numpy as np
 from rayfl.component import component
 from rayfl.federation.bounds import check_bounds, check_whole
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import (
+from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,

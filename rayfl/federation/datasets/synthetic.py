@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rayfl.component import Count, Natural, NonNegative, component
 from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import hold_out
+from rayfl.federation.datasets.on_disk import hold_out
 
 _DIGITS_TEST = 360
 # Part of the dataset: another seed would be another test set, and no longer comparable.

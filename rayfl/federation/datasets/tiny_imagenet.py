@@ -11,14 +11,14 @@ import numpy as np
 from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import (
+from rayfl.federation.datasets.image_files import decode_images, is_image
+from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,
     require_file,
     verify_dataset,
 )
-from rayfl.federation.datasets.images import decode_images, is_image
 
 _Listed = list[tuple[Path, int]]
 """Files and their classes."""

@@ -12,14 +12,14 @@ import numpy as np
 
 from rayfl.component import Count, component
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.files import (
+from rayfl.federation.datasets.image_files import decode_images
+from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,
     require_file,
     verify_dataset,
 )
-from rayfl.federation.datasets.images import decode_images
 
 _CLASSES = 50
 # Those of the whole WebVision, whose lists the files are.

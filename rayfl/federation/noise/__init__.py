@@ -9,7 +9,7 @@ from numpy.random import Generator
 
 from rayfl.component import Registry
 from rayfl.federation.arrays import Floats
-from rayfl.federation.views import Noise
+from rayfl.federation.interfaces import Noise
 
 
 class Rates(Protocol):

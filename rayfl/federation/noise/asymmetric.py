@@ -9,10 +9,10 @@ from numpy.random import Generator
 from pydantic import Field
 
 from rayfl.component import component
+from rayfl.federation.interfaces import Corruption, Truth
 from rayfl.federation.noise.pairs import PairRule, make_flip_table
 from rayfl.federation.noise.rates import Rate
 from rayfl.federation.noise.selection import Counting, choose_samples
-from rayfl.federation.views import Corruption, Truth
 
 _Pairs = Annotated[dict[int, int], Field(min_length=1)]
 

@@ -10,8 +10,8 @@ from numpy.random import Generator
 from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints
-from rayfl.federation.partition.table import read_columns
-from rayfl.federation.views import Corruption, Truth
+from rayfl.federation.interfaces import Corruption, Truth
+from rayfl.federation.number_columns import read_columns
 
 
 @component

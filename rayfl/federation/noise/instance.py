@@ -12,8 +12,8 @@ from scipy.special import ndtr, ndtri
 
 from rayfl.component import Positive, component
 from rayfl.federation.arrays import Floats, Ints
+from rayfl.federation.interfaces import Corruption, Truth
 from rayfl.federation.noise.rates import Rate
-from rayfl.federation.views import Corruption, Truth
 
 _CHUNK = 4096
 

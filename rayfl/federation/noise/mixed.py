@@ -13,8 +13,8 @@ from pydantic import Field, field_validator
 from rayfl.component import Fraction, component, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import Corruption, Noise, Truth
 from rayfl.federation.noise import NOISES
-from rayfl.federation.views import Corruption, Noise, Truth
 
 
 @component

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.random import Generator
 
 from rayfl.federation.arrays import Bools, Floats, Ints
+from rayfl.federation.interfaces import Truth
 from rayfl.federation.partition.dealing import shuffle_by_key
-from rayfl.federation.views import Truth
 
 Counting = Literal["exact", "per_class", "per_class_floor", "bernoulli"]
 """How a rate r becomes a choice of samples: `exact` is floor(r n) of a client's n samples,

@@ -10,9 +10,9 @@ from numpy.random import Generator
 from rayfl.component import Fraction, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import Corruption, Truth
 from rayfl.federation.noise.rates import Rate, RhoTau
 from rayfl.federation.noise.selection import Counting, choose_samples, draw_class
-from rayfl.federation.views import Corruption, Truth
 
 
 @component

@@ -10,10 +10,10 @@ from numpy.random import Generator
 from rayfl.component import component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Bools, Floats, Ints
+from rayfl.federation.interfaces import Corruption, Truth
 from rayfl.federation.noise.rates import Constant, Rate
 from rayfl.federation.noise.selection import draw_class, draw_quota, mark_first, round_down
 from rayfl.federation.partition.dealing import shuffle_by_key
-from rayfl.federation.views import Corruption, Truth
 
 
 @component

@@ -11,7 +11,7 @@ from numpy.random import Generator
 from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Floats
-from rayfl.federation.views import Corruption, Truth
+from rayfl.federation.interfaces import Corruption, Truth
 
 _Rows = tuple[tuple[float, ...], ...]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rayfl.component import Registry
-from rayfl.federation.views import Partition
+from rayfl.federation.interfaces import Partition
 
 PARTITIONS: Registry[Partition] = Registry(
     "partition",
     {
-        "iid": "rayfl.federation.partition.even:Iid",
-        "iid_per_class": "rayfl.federation.partition.even:IidPerClass",
+        "iid": "rayfl.federation.partition.iid:Iid",
+        "iid_per_class": "rayfl.federation.partition.iid:IidPerClass",
         "dirichlet": "rayfl.federation.partition.dirichlet:Dirichlet",
         "quantity": "rayfl.federation.partition.dirichlet:Quantity",
         "bernoulli_dirichlet": "rayfl.federation.partition.bernoulli_dirichlet:BernoulliDirichlet",

@@ -12,13 +12,13 @@ from pydantic import Field
 from rayfl.component import Natural, Positive, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Bools, Ints
+from rayfl.federation.interfaces import Assignment, Pool
 from rayfl.federation.partition.dealing import (
     MOST_DRAWS,
     count_classes,
     deal_counts,
     redraw_until,
 )
-from rayfl.federation.views import Assignment, Pool
 
 
 @component

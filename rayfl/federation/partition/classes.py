@@ -8,12 +8,12 @@ from numpy.random import Generator
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Bools, Ints
+from rayfl.federation.interfaces import Assignment, Pool
 from rayfl.federation.partition.dealing import (
     check_enough_samples,
     count_classes,
     deal_counts,
 )
-from rayfl.federation.views import Assignment, Pool
 
 _PROFILE = (0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15)
 """Shares of the classes k, k+1, ... of a client of type k, in the code of FedMatch (Jeong et al.

@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Floats, Ints
-from rayfl.federation.views import UNUSED, Pool
+from rayfl.federation.interfaces import UNUSED, Pool
 
 MOST_DRAWS = 1000
 _FEWEST_DRAWS = 10

@@ -10,13 +10,13 @@ from numpy.random import Generator
 
 from rayfl.component import Natural, Positive, component
 from rayfl.federation.arrays import Floats, Ints
+from rayfl.federation.interfaces import Assignment, Pool
 from rayfl.federation.partition.dealing import (
     count_classes,
     cut_by_shares,
     deal_counts,
     redraw_until,
 )
-from rayfl.federation.views import Assignment, Pool
 
 
 @component

@@ -11,8 +11,8 @@ from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds
-from rayfl.federation.partition.table import read_columns
-from rayfl.federation.views import UNUSED, Assignment, Pool
+from rayfl.federation.interfaces import UNUSED, Assignment, Pool
+from rayfl.federation.number_columns import read_columns
 
 
 @component

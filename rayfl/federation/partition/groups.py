@@ -12,8 +12,8 @@ from numpy.random import Generator
 from rayfl.component import component, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import UNUSED, Assignment, Partition, Pool
 from rayfl.federation.partition import PARTITIONS
-from rayfl.federation.views import UNUSED, Assignment, Partition, Pool
 
 
 @component

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.random import Generator
 
 from rayfl.component import Count, component
+from rayfl.federation.interfaces import UNUSED, Assignment, Pool
 from rayfl.federation.partition.dealing import check_enough_samples, shuffle_by_key
-from rayfl.federation.views import UNUSED, Assignment, Pool
 
 
 @component

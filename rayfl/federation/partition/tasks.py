@@ -9,10 +9,10 @@ from numpy.random import Generator
 from pydantic import field_validator
 
 from rayfl.component import Fraction, component
-from rayfl.errors import ConfigError, broken, nearest
+from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import UNUSED, Assignment, Pool
 from rayfl.federation.partition.dealing import check_enough_samples, deal_in_turn
-from rayfl.federation.views import UNUSED, Assignment, Pool
 
 _TaskLists = tuple[tuple[int, ...], ...]
 
@@ -73,7 +73,7 @@ def _look_up_tasks(tasks: str | _TaskLists) -> _TaskLists:
         return tasks
     if tasks not in _PRESETS:
         rule = f"tasks is one of {', '.join(_PRESETS)}, or lists"
-        raise ValueError(broken(rule, tasks, nearest(tasks, _PRESETS)))
+        raise ValueError(broken(rule, tasks, suggest_nearest(tasks, _PRESETS)))
     return _PRESETS[tasks]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, cast
 
-from rayfl.fleet.executor import Done, Task, nbytes
+from rayfl.fleet.executor import Done, Task, count_bytes
 from rayfl.fleet.on_ray.values import (
     IN_PLACE,
     Beside,
@@ -164,7 +164,7 @@ def split_at_limit(batch: list[Task], limit: int) -> tuple[list[Task], list[Task
     total = 0
     for position, task in enumerate(batch):
         if task.inputs:
-            total += nbytes(task.inputs, scalars=False)
+            total += count_bytes(task.inputs, scalars=False)
         for ref in task.state.values():
             total += ref.nbytes
         if position and total > limit:

@@ -59,7 +59,7 @@ class EarlyStart:
 
 
 @contextmanager
-def ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[None]:
+def connect_ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[None]:
     """Connect while the configuration is being validated, for which torch is imported.
 
     Settings that turn out to be wrong are refused at once; whatever was being started ends
@@ -86,7 +86,7 @@ def ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connect_ray(address: str | None) -> Iterator[None]:
     """A connection to the cluster that is there, or a Ray of our own on this machine that ends with
     us.
 

@@ -14,7 +14,7 @@ from rayfl.errors import RayflError, ResourceError, broken
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.host import spare_imports
-from rayfl.fleet.on_ray.placement import Placement, keepers_for
+from rayfl.fleet.on_ray.placement import Placement, count_keepers
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -109,7 +109,7 @@ class Coordinator:
             self.news.notify_all()
 
 
-def cluster_facts() -> str:
+def describe_cluster() -> str:
     """How large the cluster is."""
     import ray
 
@@ -118,7 +118,7 @@ def cluster_facts() -> str:
     return f"{nodes} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
 
 
-def placed(
+def fit_placement(
     actors: int | str,
     cpus: float,
     gpus: float | str | None,
@@ -170,7 +170,7 @@ def placed(
             )
         )
     count = min(room, cohort) if actors == "auto" else int(actors)
-    return Placement(count, cpus, share, cuda, keepers_for(keepers, count))
+    return Placement(count, cpus, share, cuda, count_keepers(keepers, count))
 
 
 def count_room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
@@ -185,7 +185,7 @@ def count_room_on(node: Mapping[str, float], cpus: float, gpus: float) -> int:
     )
 
 
-def stored(spec: Spec, holdings: Holdings, placement: Placement) -> Hiring:
+def store_for_hiring(spec: Spec, holdings: Holdings, placement: Placement) -> Hiring:
     """How actors are hired, with the arrays in the object store: the caller may drop its own."""
     import ray
 
@@ -194,7 +194,7 @@ def stored(spec: Spec, holdings: Holdings, placement: Placement) -> Hiring:
     return Hiring(ray.put(spec), ray.put(holdings), placement)
 
 
-def drive(
+def drive_run(
     run: DrivenRun,
     hiring: Hiring,
     emit: Callable[[Record], int],

@@ -18,11 +18,11 @@ STEPS = 3
 
 def visit_shortly(client: Client) -> Fitting[Out]:
     """A few steps of training and a batch of evaluation: what takes memory."""
-    from rayfl.learn.fit import outputs
+    from rayfl.learn.fit import compute_outputs
 
     learner = client.learner
     trained = yield Fit(learner.first_weights(), settings={"steps": STEPS})
-    outputs(learner, trained.weights, client.x[: learner.evaluation_batch])
+    compute_outputs(learner, trained.weights, client.x[: learner.evaluation_batch])
     return Out()
 
 
@@ -49,7 +49,7 @@ def compute_share(used: int, total: int) -> float:
     return int(10_000 / at_once) / 10_000
 
 
-def measured_share(spec: Spec, holdings: Holdings, cpus: float) -> float:
+def measure_gpu_share(spec: Spec, holdings: Holdings, cpus: float) -> float:
     """The share that an actor with a GPU of its own measures."""
     import ray
 

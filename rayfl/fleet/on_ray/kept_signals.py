@@ -29,7 +29,7 @@ Handler = Callable[..., Any] | int | None
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptSignal:
     """Who gets a signal: by Python's books, and the kernel's action as the C library keeps it."""
 
     handler: Handler
@@ -39,7 +39,7 @@ class Kept:
 @contextmanager
 def keep_signal_handlers() -> Iterator[None]:
     """Whoever got SIGTERM and SIGINT before the block gets them after it, in any thread."""
-    before = {number: Kept(signal.getsignal(number), _read_action(number)) for number in KEPT}
+    before = {number: KeptSignal(signal.getsignal(number), _read_action(number)) for number in KEPT}
     try:
         with _without_complaint():
             yield
@@ -48,7 +48,7 @@ def keep_signal_handlers() -> Iterator[None]:
             _put_back(number, kept, before)
 
 
-def _put_back(number: int, kept: Kept, before: dict[signal.Signals, Kept]) -> None:
+def _put_back(number: int, kept: KeptSignal, before: dict[signal.Signals, KeptSignal]) -> None:
     if threading.current_thread() is threading.main_thread():
         if kept.handler is None:  # not Python's: a program that has rayfl in it took the signal
             _write_action(number, kept.action)

@@ -11,7 +11,7 @@ from typing import Any
 from rayfl.errors import PhaseError
 from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.on_ray.calls import Answer, Call, Inputs, split_at_limit
-from rayfl.fleet.on_ray.placement import Plan
+from rayfl.fleet.on_ray.placement import HandOutPlan
 from rayfl.fleet.on_ray.pool import Place
 from rayfl.fleet.on_ray.transport import Pending, PlaceDied
 from rayfl.fleet.on_ray.values import Handle, Packed
@@ -61,7 +61,7 @@ class MapInFlight:
         self.where: dict[ClientId, Place] = {}
         self.pages: dict[ClientId, Mapping[str, Page]] = {}
 
-    def start(self, plan: Plan[Task], tasks: Iterable[Task], shared: Inputs) -> None:
+    def start(self, plan: HandOutPlan[Task], tasks: Iterable[Task], shared: Inputs) -> None:
         """Set out: for the first time, or once more with those whose updates are lost."""
         self.plan, self.shared = plan, shared
         self.out: dict[Pending[Any], CallInFlight] = {}
@@ -73,7 +73,7 @@ class MapInFlight:
     def finish(self) -> tuple[dict[ClientId, Done], dict[ClientId, Handle]]:
         """What came of it. From here on this only tells where updates lie."""
         found = {client: self.done[client] for client in sorted(self.done)}, self.stored
-        self.start(Plan([], lambda _: 0.0, 1), [], {})
+        self.start(HandOutPlan([], lambda _: 0.0, 1), [], {})
         self.early.complete = True
         return found
 

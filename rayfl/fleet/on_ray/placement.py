@@ -33,7 +33,7 @@ class Placement:
     keepers: int = 0
 
 
-def keepers_for(wanted: int | str, actors: int) -> int:
+def count_keepers(wanted: int | str, actors: int) -> int:
     """How many processes keep large states: what was asked for, or by `auto` one for
     ACTORS_A_KEEPER actors where the coordinator alone would have too much to do."""
     if wanted != "auto":
@@ -41,7 +41,7 @@ def keepers_for(wanted: int | str, actors: int) -> int:
     return 0 if actors <= ACTORS_A_KEEPER else math.ceil(actors / ACTORS_A_KEEPER)
 
 
-class Plan(Generic[T]):
+class HandOutPlan(Generic[T]):
     """A cohort's tasks: a first list for each actor, then a tail in shrinking pieces."""
 
     def __init__(self, tasks: Sequence[T], seconds: Callable[[T], float], actors: int) -> None:

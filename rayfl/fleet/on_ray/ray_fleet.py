@@ -20,11 +20,11 @@ from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from rayfl.errors import PhaseError
 from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
-from rayfl.fleet.executor import Done, Holdings, Task, nbytes
+from rayfl.fleet.executor import Done, Holdings, Task, count_bytes
 from rayfl.fleet.on_ray.calls import Call, Inputs
 from rayfl.fleet.on_ray.hiring import Hiring
 from rayfl.fleet.on_ray.map_in_flight import CallInFlight, MapInFlight, Stage
-from rayfl.fleet.on_ray.placement import Plan
+from rayfl.fleet.on_ray.placement import HandOutPlan
 from rayfl.fleet.on_ray.pool import ActorPool, Place
 from rayfl.fleet.on_ray.ray_calls import gather_answers
 from rayfl.fleet.on_ray.reduction import PlacedMean, Reduction
@@ -89,7 +89,7 @@ class RayFleet(BaseFleet):
         )
 
     def put(self, value: object) -> Ref:
-        return Ref(store_value(value), nbytes=nbytes(value, scalars=False))
+        return Ref(store_value(value), nbytes=count_bytes(value, scalars=False))
 
     def get(self, ref: Ref) -> Any:
         return pick_entry(fetch_value(handle_of(ref)), ref.key)
@@ -127,20 +127,22 @@ class RayFleet(BaseFleet):
         tasks = list(self._make_errand_tasks(each).values())
         flight = MapInFlight(next(self._numbers), phase, beside_rounds=True)
         # Equals are dealt like cards, to all places at once.
-        plan = Plan(tasks, lambda _: 0.0, len(self.pool.present()))
+        plan = HandOutPlan(tasks, lambda _: 0.0, len(self.pool.present()))
         flight.start(plan, tasks, store_large_arrays(shared))
         errand = RayErrand(self, flight, when_done)
         self.errands.append(errand)
         self._hand_out(flight)
         return errand
 
-    def _plan(self, tasks: Mapping[ClientId, Task], chain: bool) -> Plan[Task]:
+    def _plan(self, tasks: Mapping[ClientId, Task], chain: bool) -> HandOutPlan[Task]:
         if chain:
-            return Plan(list(tasks.values()), lambda _: 0.0, 1)
+            return HandOutPlan(list(tasks.values()), lambda _: 0.0, 1)
         # Before anything is measured the sizes alone tell long visits from short ones.
         pace, size = max(self.seconds_per_sample, 1e-6), self.size
         places = len(self.pool.present())
-        return Plan(list(tasks.values()), lambda task: (size(task.client) or 1) * pace, places)
+        return HandOutPlan(
+            list(tasks.values()), lambda task: (size(task.client) or 1) * pace, places
+        )
 
     def _hand_out(self, flight: MapInFlight) -> None:
         """Give every actor that has nothing to do the next piece of a map's plan."""
@@ -210,11 +212,12 @@ class RayFleet(BaseFleet):
 
     def reduce(self, mean: Mean) -> Ref:
         while True:
-            parts = self._locate(mean.weights, mean.maps)
+            early = self._match_expectation(mean)
+            # Sums that are here already outlive the actors that made them.
+            parts = self._locate(mean.weights, mean.maps) if early is None else {}
             try:
                 with self.clock.running("reduce"):
                     pages = self._find_pages(mean) if mean.nbytes >= LEAST_BYTES else {}
-                    early = self._match_expectation(mean)
                     handle = self.reduction.run(PlacedMean(mean, parts, early, pages))
                     return Ref(handle, nbytes=mean.nbytes)
             except PlaceDied:

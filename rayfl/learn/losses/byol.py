@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rayfl.learn.losses.cosine import unit
+from rayfl.learn.losses.cosine import scale_to_unit
 
 
 def byol(q: Tensor, z: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def byol(q: Tensor, z: Tensor) -> Tensor:
     z
         The target network's projections, (N, d); no gradient reaches them.
     """
-    gap = unit(q) - unit(z.detach())
+    gap = scale_to_unit(q) - scale_to_unit(z.detach())
     return gap.square().sum(-1)
 
 

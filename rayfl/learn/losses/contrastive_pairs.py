@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rayfl.learn.losses.cosine import cosines, unit
+from rayfl.learn.losses.cosine import compare_cosines, scale_to_unit
 
 Reduction = Literal["row_mean", "sum", "pair_mean"]
 Diagonal = Literal["log", "neg_cos"]
@@ -57,7 +57,7 @@ def contrastive_pairs(
     delta
         What 1 - S counts at the least.
     """
-    similarity = cosines(q, z.detach())
+    similarity = compare_cosines(q, z.detach())
     value = (1 - similarity).clamp(min=delta).log()
     if diag == "neg_cos":
         value = torch.where(_find_diagonal(value), -similarity, value)
@@ -88,8 +88,8 @@ def ctrr_pairs(
         What 1 - S counts at the least, where the original takes the logarithm of 0 and multiplies
         it by a masked 0.
     """
-    online = unit(q).clamp(CTRR_LOW, CTRR_HIGH)
-    target = unit(z.detach()).clamp(CTRR_LOW, CTRR_HIGH)
+    online = scale_to_unit(q).clamp(CTRR_LOW, CTRR_HIGH)
+    target = scale_to_unit(z.detach()).clamp(CTRR_LOW, CTRR_HIGH)
     with torch.autocast(q.device.type, enabled=False):
         similarity = online @ target.mT
     own = _find_diagonal(similarity)

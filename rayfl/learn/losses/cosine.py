@@ -8,7 +8,7 @@ from torch import Tensor
 SHORTEST = 1e-12
 
 
-def unit(x: Tensor) -> Tensor:
+def scale_to_unit(x: Tensor) -> Tensor:
     """Rows of length 1, in float32 or better. A row shorter than 1e-12 becomes 0 and passes no
     gradient.
 
@@ -24,7 +24,7 @@ def unit(x: Tensor) -> Tensor:
     return torch.where(long_enough, x / length.where(long_enough, 1.0), 0.0)
 
 
-def cosines(a: Tensor, b: Tensor) -> Tensor:
+def compare_cosines(a: Tensor, b: Tensor) -> Tensor:
     """The cosine of every row of `a` with every row of `b`, (len(a), len(b)).
 
     Parameters
@@ -35,4 +35,4 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
         (m, d).
     """
     with torch.autocast(a.device.type, enabled=False):
-        return unit(a) @ unit(b).mT
+        return scale_to_unit(a) @ scale_to_unit(b).mT

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import ConfigError, broken
-from rayfl.learn.losses.cosine import cosines
+from rayfl.learn.losses.cosine import compare_cosines
 
 
 def k_similarity(
@@ -43,10 +43,10 @@ def k_similarity(
     if not temperature > 0:
         rule = "the temperature of the K-similarity loss must be positive"
         raise ConfigError(broken(rule, temperature))
-    neighbours = nearest_in_batch(reference, k)
+    neighbours = find_nearest_in_batch(reference, k)
     if neighbours.shape[1] == 0:
         return 0.0 * z.sum(-1)
-    similarity = cosines(z, z) / temperature
+    similarity = compare_cosines(z, z) / temperature
     near = torch.zeros_like(similarity, dtype=torch.bool).scatter_(1, neighbours, True)
     if not self_in_den:
         similarity = _mask_self(similarity)
@@ -55,7 +55,7 @@ def k_similarity(
 
 
 @torch.no_grad()
-def nearest_in_batch(reference: Tensor, k: int) -> Tensor:
+def find_nearest_in_batch(reference: Tensor, k: int) -> Tensor:
     """Indices (m, min(k, m - 1)) of the most similar other images, nearest first; of equals the
     lower index first.
 
@@ -69,7 +69,7 @@ def nearest_in_batch(reference: Tensor, k: int) -> Tensor:
     if k < 1:
         raise ConfigError(broken("the K-similarity loss needs k of at least 1", k))
     # masking the image itself, not dropping the first column: a duplicate may sort before it
-    others = _mask_self(cosines(reference, reference))
+    others = _mask_self(compare_cosines(reference, reference))
     ranking = others.sort(dim=1, descending=True, stable=True).indices
     return ranking[:, : min(k, len(reference) - 1)]
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.errors import ConfigError, broken
-from rayfl.learn.losses.cosine import unit
+from rayfl.learn.losses.cosine import scale_to_unit
 
 
 def model_contrastive(
@@ -40,8 +40,8 @@ def model_contrastive(
     if not tau > 0:
         rule = "the temperature of the model-contrastive loss must be positive"
         raise ConfigError(broken(rule, tau))
-    direction = unit(z)
-    others = [unit(other.detach()) for other in (z_global, *z_previous)]
+    direction = scale_to_unit(z)
+    others = [scale_to_unit(other.detach()) for other in (z_global, *z_previous)]
     cosines = [(direction * other).sum(-1) for other in others]
     similarity = torch.stack(cosines, dim=-1) / tau
     # Cross-entropy whose right answer is the first: the global model.

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rayfl.errors import ConfigError, DataError, broken
-from rayfl.models.feature_store import Features, chunks
+from rayfl.models.feature_store import Features, slice_rows
 from rayfl.models.network import Shape, measure_features
 
-Pixels = NDArray[np.uint8]
+RawImages = NDArray[np.uint8]
 
 ROWS = 32
 
@@ -44,7 +44,7 @@ class Encoder(Protocol):
         """A hash of everything that the features depend on, but for the images."""
         ...
 
-    def encode(self, x: Pixels) -> Features:
+    def encode(self, x: RawImages) -> Features:
         """The features of the images `x`, one row each."""
         ...
 
@@ -57,7 +57,7 @@ class EncoderSpec(Protocol):
         ...
 
 
-def build_on(
+def build_encoder(
     spec: EncoderSpec,
     shape: Shape,
     device: torch.device,
@@ -99,7 +99,7 @@ class Sight:
             return coloured
         return F.interpolate(coloured, size, mode="bilinear", align_corners=False, antialias=True)
 
-    def normalised(self, x: Pixels) -> Tensor:
+    def normalised(self, x: RawImages) -> Tensor:
         """The images `x` as a network takes them."""
         mean = torch.tensor(self.mean).view(1, -1, 1, 1)
         std = torch.tensor(self.std).view(1, -1, 1, 1)
@@ -108,7 +108,7 @@ class Sight:
         return (self.resized(images) - mean) / std
 
 
-class Frozen(nn.Module):
+class UntrainableNetwork(nn.Module):
     """A network that cannot be trained nor leave evaluation mode."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -117,7 +117,7 @@ class Frozen(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def train(self, mode: bool = True) -> Frozen:
+    def train(self, mode: bool = True) -> UntrainableNetwork:
         """Stay in evaluation, whatever the `mode`."""
         return super().train(False)
 
@@ -157,11 +157,11 @@ class TorchEncoder:
         self.kind = kind
         self.shape = shape
         self.sight = sight
-        self.module = Frozen(network)
+        self.module = UntrainableNetwork(network)
         seen = (sight.side or height, sight.side or width, 3)
         self.dim = measure_features(self.module, seen, kind)
 
-    def encode(self, x: Pixels) -> Features:
+    def encode(self, x: RawImages) -> Features:
         """The features of the images `x`, one row each."""
         check_pixels(x, self.shape)
         return encode_rows(self._forward, x, self.dim)
@@ -180,9 +180,9 @@ class TorchEncoder:
     @cached_property
     def _fingerprint(self) -> str:
         settings = asdict(self.sight)
-        return fingerprint(self.kind, settings, self.module.state_dict())
+        return hash_encoder(self.kind, settings, self.module.state_dict())
 
-    def _forward(self, x: Pixels) -> Features:
+    def _forward(self, x: RawImages) -> Features:
         """Features of at most ROWS images, computed in a batch of exactly ROWS."""
         batch = np.zeros((ROWS, *self.shape), np.uint8)
         batch[: len(x)] = x
@@ -198,8 +198,8 @@ class TorchEncoder:
 
 
 def encode_rows(
-    forward: Callable[[Pixels], Features],
-    x: Pixels,
+    forward: Callable[[RawImages], Features],
+    x: RawImages,
     dim: int,
 ) -> Features:
     """Encode ROWS images at a time.
@@ -214,12 +214,12 @@ def encode_rows(
         The length of an image's features.
     """
     features = np.empty((len(x), dim), np.float32)
-    for part in chunks(len(x), ROWS):
+    for part in slice_rows(len(x), ROWS):
         features[part] = forward(x[part])
     return features
 
 
-def check_pixels(x: Pixels, shape: Shape) -> None:
+def check_pixels(x: RawImages, shape: Shape) -> None:
     """Refuse images `x` of another type or of another `shape` than the encoder was built for."""
     if x.dtype != np.uint8 or x.shape[1:] != shape:
         sides = ", ".join(map(str, shape))
@@ -237,7 +237,7 @@ def _check_statistics(kind: str, network: nn.Module) -> None:
             raise ConfigError(broken(rule, f"'{kind}', which keeps none"))
 
 
-def fingerprint(
+def hash_encoder(
     kind: str,
     settings: Mapping[str, Any],
     weights: Mapping[str, Tensor] | None = None,

@@ -11,7 +11,7 @@ from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.models.encoders.base import Sight, TorchEncoder
 from rayfl.models.network import Shape
-from rayfl.models.weights import Weights, load_exactly, read_weights, strip_prefix
+from rayfl.models.weight_files import Weights, load_exactly, read_weights, strip_prefix
 
 _HEAD_WIDTH = 64
 _EPSILON = 1e-6

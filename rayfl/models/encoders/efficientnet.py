@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from rayfl.component import Count, component
 from rayfl.models.encoders.base import Sight, TorchEncoder
-from rayfl.models.encoders.extras import find_package_folder
+from rayfl.models.encoders.optional_packages import find_package_folder
 from rayfl.models.network import Shape
-from rayfl.models.weights import load_exactly, read_weights
+from rayfl.models.weight_files import load_exactly, read_weights
 
 _WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 _MEAN = (127 / 255,) * 3

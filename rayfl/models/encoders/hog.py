@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
-from rayfl.models.encoders.base import Pixels, check_pixels, encode_rows, fingerprint
+from rayfl.models.encoders.base import RawImages, check_pixels, encode_rows, hash_encoder
 from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
 
@@ -73,19 +73,19 @@ class HogEncoder:
     def fingerprint(self) -> str:
         """A hash of the settings, on which alone the features depend."""
         settings = {"orientations": self.orientations, "cell": self.cell}
-        return fingerprint("hog", settings)
+        return hash_encoder("hog", settings)
 
-    def encode(self, x: Pixels) -> Features:
+    def encode(self, x: RawImages) -> Features:
         """The features of the images `x`, one row each."""
         check_pixels(x, self.shape)
         return encode_rows(self._forward, x, self.dim)
 
-    def _forward(self, x: Pixels) -> Features:
+    def _forward(self, x: RawImages) -> Features:
         histograms = make_cell_histograms(to_grey(x), self.orientations, self.cell)
         return _normalise_blocks(histograms).astype(np.float32)
 
 
-def to_grey(x: Pixels) -> Floats:
+def to_grey(x: RawImages) -> Floats:
     """Luminance of the images `x` in [0, 1], (N, height, width)."""
     values = x.astype(np.float64) / 255
     if x.shape[3] == 1:

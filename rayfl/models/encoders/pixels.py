@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayfl.component import component
-from rayfl.models.encoders.base import Pixels, check_pixels, fingerprint
+from rayfl.models.encoders.base import RawImages, check_pixels, hash_encoder
 from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
 
 
 @component
-class FlatPixels:
+class Pixels:
     """Flattened pixels in [0, 1]."""
 
     def build(self, shape: Shape) -> PixelEncoder:
@@ -34,9 +34,9 @@ class PixelEncoder:
 
     def fingerprint(self) -> str:
         """A hash that is one for all: the features depend on nothing else."""
-        return fingerprint("pixels", {})
+        return hash_encoder("pixels", {})
 
-    def encode(self, x: Pixels) -> Features:
+    def encode(self, x: RawImages) -> Features:
         """The features of the images `x`, one row each."""
         check_pixels(x, self.shape)
         flat = x.reshape(len(x), self.dim)

@@ -9,10 +9,10 @@ from pathlib import Path
 from rayfl.component import Count, component
 from rayfl.errors import DataError, broken
 from rayfl.models.encoders.base import IMAGENET_MEAN, IMAGENET_STD, Sight, TorchEncoder
-from rayfl.models.encoders.extras import find_package_folder
+from rayfl.models.encoders.optional_packages import find_package_folder
 from rayfl.models.network import Shape
 from rayfl.models.torchvision_nets import cut_network
-from rayfl.models.weights import (
+from rayfl.models.weight_files import (
     Weights,
     find_weights,
     load_exactly,

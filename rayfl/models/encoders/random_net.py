@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rayfl.component import Count, Natural, component
 from rayfl.models.encoders.base import Sight, TorchEncoder
-from rayfl.models.network import Shape, initialise
+from rayfl.models.network import Shape, build_network
 from rayfl.models.resnet import ResNet50
 
 
@@ -20,5 +20,5 @@ class RandomResNet50:
         height, width, _ = shape
         spec = ResNet50(stem="imagenet")
         # Grey images are shown in three channels; the head is not used.
-        network = initialise(spec, (height, width, 3), 1, self.seed)
+        network = build_network(spec, (height, width, 3), 1, self.seed)
         return TorchEncoder("random", network.trunk, shape, Sight(self.side))

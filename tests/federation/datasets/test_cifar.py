@@ -18,8 +18,8 @@ from PIL import Image
 
 from rayfl.errors import DataError
 from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.datasets.array_pickles import read_pickle
 from rayfl.federation.datasets.cifar import Cifar10, Cifar100, compact_cifar10
-from rayfl.federation.datasets.unpickle import read_pickle
 
 Writer = Callable[[Path, Images, tuple[str, ...]], None]
 TRAIN = Cifar10.train_files

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from rayfl.commands.data import data
+from rayfl.commands.data import dataset_commands
 from rayfl.errors import ConfigError, DataError
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.describe_data import (
-    contact_sheet,
-    description,
+from rayfl.federation.dataset_display import (
+    describe_dataset,
+    draw_contact_sheet,
     measure_channels,
     paint_montage,
     summarize_images,
@@ -36,7 +36,7 @@ def images(count: int, side: int = 3, channels: int = 1, classes: int = 4) -> Im
 def test_moments_are_those_of_the_floats(
     rng: np.random.Generator, channels: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rayfl.federation.describe_data._CHUNK_VALUES", chunk)
+    monkeypatch.setattr("rayfl.federation.dataset_display._CHUNK_VALUES", chunk)
     x = rng.integers(0, 256, (50, 5, 4, channels), dtype=np.uint8)
     mean, std = measure_channels(x)
     floats = x / 255
@@ -64,7 +64,7 @@ def test_description_in_full() -> None:
     dataset = Dataset(
         "toy", Images(train.x, train.y, np.arange(6)), images(3), ("ant", "bee", "cow", "dodo")
     )
-    assert description(dataset).splitlines() == [
+    assert describe_dataset(dataset).splitlines() == [
         "toy: 4 classes, images 3 x 3 x 1, 6 train and 3 test",
         f"sha256 {dataset.sha256}",
         "train mean 0.00980392 std 0.00669735",
@@ -95,7 +95,7 @@ def test_montage_leaves_white_where_images_run_out() -> None:
 def test_contact_sheet_names_every_class_once(classes: int, blocks: int) -> None:
     names = tuple(f"name {c}" for c in range(classes))
     part = images(classes, classes=classes)
-    axes = contact_sheet(Dataset("toy", part, part, names)).axes
+    axes = draw_contact_sheet(Dataset("toy", part, part, names)).axes
     assert len(axes) == blocks
     assert [tick.get_text() for one in axes for tick in one.get_yticklabels()] == list(names)
 
@@ -104,7 +104,7 @@ def test_contact_sheet_names_every_class_once(classes: int, blocks: int) -> None
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(data, arguments, catch_exceptions=False)
+    return CliRunner().invoke(dataset_commands, arguments, catch_exceptions=False)
 
 
 def test_describe_prints_and_draws(tmp_path: Path) -> None:

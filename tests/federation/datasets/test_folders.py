@@ -13,7 +13,7 @@ import pytest
 from rayfl.errors import DataError
 from rayfl.federation.datasets import DATASETS
 from rayfl.federation.datasets.folder import Folder
-from rayfl.federation.datasets.images import decode_image, decode_images
+from rayfl.federation.datasets.image_files import decode_image, decode_images
 from rayfl.federation.datasets.mura import BODY_PARTS, Mura
 from rayfl.federation.datasets.tiny_imagenet import TinyImageNet
 from rayfl.federation.datasets.webvision import WebVision

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from rayfl.errors import DataError
 from rayfl.federation.dataset import Images
-from rayfl.federation.datasets.files import check_class_counts, hold_out, split_off_test
+from rayfl.federation.datasets.on_disk import check_class_counts, hold_out, split_off_test
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=80), st.data())

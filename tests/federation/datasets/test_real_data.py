@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rayfl.federation.dataset import Dataset
-from rayfl.federation.datasets import DATASETS, data_root
+from rayfl.federation.dataset_display import summarize_images
+from rayfl.federation.datasets import DATASETS, find_data_root
 from rayfl.federation.datasets.cifar_n import check_clean_labels, read_human_labels
-from rayfl.federation.datasets.files import OnDisk
-from rayfl.federation.describe_data import summarize_images
+from rayfl.federation.datasets.on_disk import OnDisk
 from rayfl.federation.sources import find_origin
 
 pytestmark = pytest.mark.slow
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 def real(name: str) -> Dataset:
     part = DATASETS.build(name)
     assert isinstance(part, OnDisk)
-    if not part.where(data_root()).exists():
-        pytest.skip(f"no {name} in {data_root()}")
-    dataset = part.load(data_root())
+    if not part.where(find_data_root()).exists():
+        pytest.skip(f"no {name} in {find_data_root()}")
+    dataset = part.load(find_data_root())
     assert dataset.sha256 == find_origin(part).sha256
     return dataset
 
@@ -62,7 +62,7 @@ def test_cifar10_is_in_the_publishers_order() -> None:
     ],
 )
 def test_human_labels_join_with_the_published_noise(form: str, key: str, percent: float) -> None:
-    file: Path = data_root() / "cifar-n" / form
+    file: Path = find_data_root() / "cifar-n" / form
     if not file.is_file():
         pytest.skip(f"no {file}")
     clean, noisy = read_human_labels(file, key)

@@ -11,8 +11,8 @@ import pytest
 from rayfl.component import component
 from rayfl.errors import ConfigError
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets import DATASETS, data_root
-from rayfl.federation.datasets.files import OnDisk
+from rayfl.federation.datasets import DATASETS, find_data_root
+from rayfl.federation.datasets.on_disk import OnDisk
 
 
 @component
@@ -56,6 +56,6 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 
 def test_the_root_is_the_environments_or_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYFL_DATA", "~/my-data")
-    assert data_root() == Path.home() / "my-data"
+    assert find_data_root() == Path.home() / "my-data"
     monkeypatch.delenv("RAYFL_DATA")
-    assert data_root() == Path.home() / ".cache" / "rayfl" / "data"
+    assert find_data_root() == Path.home() / ".cache" / "rayfl" / "data"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from rayfl.federation.interfaces import Truth
 from rayfl.federation.noise import NOISES
-from rayfl.federation.views import Truth
 
 from .truths import changed, corrupt, truth_of
 

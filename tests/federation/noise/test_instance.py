@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rayfl.federation.interfaces import Truth
 from rayfl.federation.noise.instance import draw_truncated_normal
-from rayfl.federation.views import Truth
 
 from .truths import changed, corrupt, truth_of
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rayfl.errors import ConfigError
-from rayfl.federation.views import Corruption, Truth
+from rayfl.federation.interfaces import Corruption, Truth
 
 from .truths import Tasks, changed, corrupt, truth_of
 

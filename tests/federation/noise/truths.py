@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import Corruption, Truth
 from rayfl.federation.noise import NOISES
-from rayfl.federation.views import Corruption, Truth
 
 Tasks = tuple[tuple[int, ...], ...]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import Assignment, Pool
 from rayfl.federation.partition import PARTITIONS
-from rayfl.federation.views import Assignment, Pool
 
 SVHN = (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659)
 

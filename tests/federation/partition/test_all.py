@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
 from rayfl.errors import ConfigError
+from rayfl.federation.interfaces import Pool
 from rayfl.federation.partition import PARTITIONS
-from rayfl.federation.views import Pool
 
 from .pools import assign, held, pool_of, sizes_of
 

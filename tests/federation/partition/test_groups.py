@@ -7,8 +7,8 @@ import pytest
 
 from rayfl.errors import ConfigError
 from rayfl.federation.arrays import Ints
+from rayfl.federation.interfaces import Pool
 from rayfl.federation.partition.groups import find_majorities, give_to_smallest
-from rayfl.federation.views import Pool
 
 from .pools import assign, sizes_of
 

@@ -16,7 +16,7 @@ from rayfl.learn.losses.contrastive_pairs import (
     ctrr_pairs,
     measure_pair_confidence,
 )
-from rayfl.learn.losses.cosine import cosines
+from rayfl.learn.losses.cosine import compare_cosines
 
 Q = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], dtype=torch.float64)
 Z = torch.tensor([[0.8, 0.6], [0.96, 0.28], [0.28, 0.96]], dtype=torch.float64)
@@ -25,7 +25,7 @@ UNSURE = torch.full((3, 10), 0.1, dtype=torch.float64)
 
 
 def test_similarity_and_confidence() -> None:
-    assert cosines(Q, Z).flatten().tolist() == pytest.approx(
+    assert compare_cosines(Q, Z).flatten().tolist() == pytest.approx(
         [0.8, 0.96, 0.28, 0.96, 0.8, 0.936, 0.6, 0.28, 0.96]
     )
     expected = [0.815, 0.8575, 0.22, 0.8575, 0.9038, 0.213, 0.22, 0.213, 0.54]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rayfl.errors import ConfigError
-from rayfl.learn.losses.k_similarity import k_similarity, nearest_in_batch
+from rayfl.learn.losses.k_similarity import find_nearest_in_batch, k_similarity
 
 
 def polar(degrees: list[float], lengths: list[float]) -> Tensor:
@@ -46,7 +46,7 @@ def test_mean_for_two_neighbours_without_self() -> None:
     [(1, [[1], [0], [3], [2]]), (2, [[1, 2], [0, 2], [3, 1], [2, 1]]), (9, [3, 3, 3, 3])],
 )
 def test_neighbours(k: int, expected: list[object]) -> None:
-    found = nearest_in_batch(REFERENCE, k)
+    found = find_nearest_in_batch(REFERENCE, k)
     assert (found.tolist() if k < 9 else [len(row) for row in found]) == expected
 
 
@@ -81,7 +81,9 @@ def test_lower_bound() -> None:
 
 def test_raw_features_would_give_other_values() -> None:
     raw = FEATURES @ FEATURES.T / 0.3
-    without_normalising = raw.logsumexp(1) - raw.gather(1, nearest_in_batch(REFERENCE, 1))[:, 0]
+    without_normalising = (
+        raw.logsumexp(1) - raw.gather(1, find_nearest_in_batch(REFERENCE, 1))[:, 0]
+    )
     expected = [0.290861, 9.186576, 0.009602, 18.692317]
     assert without_normalising.tolist() == pytest.approx(expected, abs=5e-7)
     assert k_similarity(FEATURES, REFERENCE, 1).tolist() != pytest.approx(expected, abs=0.1)
@@ -132,7 +134,7 @@ def test_a_single_image_has_no_loss() -> None:
 
 
 def test_duplicates_rank_by_index_and_never_include_the_image() -> None:
-    found = nearest_in_batch(torch.ones(64, 3), 63)
+    found = find_nearest_in_batch(torch.ones(64, 3), 63)
     assert found.tolist() == [
         [other for other in range(64) if other != image] for image in range(64)
     ]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import DataError
 from rayfl.models.encoders.dino import DinoViTS16, VisionTransformer
-from rayfl.models.network import parameter_count
+from rayfl.models.network import count_parameters
 
 RENAMED = (
     ("encoder.layers.encoder_layer_", "blocks."),
@@ -81,7 +81,7 @@ def test_images_are_resized_and_rows_keep_their_bits(reference: nn.Module, tmp_p
 def test_the_published_size_has_384_features_and_21_million_parameters() -> None:
     network = VisionTransformer(width=384, depth=12, patch=16, grid=14).eval()
     assert network.side == 224
-    assert parameter_count(network) == 21_665_664
+    assert count_parameters(network) == 21_665_664
     with torch.no_grad():
         assert network(torch.zeros(1, 3, 224, 224)).shape == (1, 384)
 

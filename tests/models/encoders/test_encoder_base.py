@@ -12,8 +12,8 @@ from torch import nn
 
 from rayfl.errors import ConfigError, DataError
 from rayfl.models import ENCODERS, MODELS
-from rayfl.models.encoders.base import ROWS, Frozen, Sight, TorchEncoder, fingerprint
-from rayfl.models.network import initialise
+from rayfl.models.encoders.base import ROWS, Sight, TorchEncoder, UntrainableNetwork, hash_encoder
+from rayfl.models.network import build_network
 
 SPECS: list[dict[str, Any]] = [
     {"name": "pixels"},
@@ -33,7 +33,7 @@ def images(
 def small_encoder(
     shape: tuple[int, int, int] = (16, 16, 3), sight: Sight | None = None
 ) -> TorchEncoder:
-    network = initialise(
+    network = build_network(
         MODELS.build({"name": "cnn4", "widths": [8, 8], "track_running_stats": True}),
         (16, 16, 3),
         2,
@@ -87,13 +87,13 @@ def test_a_fingerprint_sees_every_tensor_and_setting() -> None:
     weights = {"a": torch.zeros(2), "b": torch.zeros(2)}
     changed = {"a": torch.zeros(2), "b": torch.tensor([0.0, 1e-30])}
     renamed = {"a": torch.zeros(2), "c": torch.zeros(2)}
-    prints = {fingerprint("k", {"side": 1}, w) for w in (weights, changed, renamed)}
-    prints |= {fingerprint("k", {"side": 2}, weights), fingerprint("l", {"side": 1}, weights)}
+    prints = {hash_encoder("k", {"side": 1}, w) for w in (weights, changed, renamed)}
+    prints |= {hash_encoder("k", {"side": 2}, weights), hash_encoder("l", {"side": 1}, weights)}
     assert len(prints) == 5
 
 
 def test_a_frozen_network_cannot_be_trained() -> None:
-    module = Frozen(nn.Sequential(nn.BatchNorm2d(3), nn.Dropout()))
+    module = UntrainableNetwork(nn.Sequential(nn.BatchNorm2d(3), nn.Dropout()))
     module.train()
     assert not any(part.training for part in module.modules())
     assert not any(p.requires_grad for p in module.parameters())
@@ -156,7 +156,7 @@ def test_images_that_are_neither_grey_nor_rgb_are_refused(channels: int) -> None
 
 
 def test_normalisation_by_the_batch_is_refused() -> None:
-    network = initialise(MODELS.build("cnn4"), (32, 32, 3), 2, 0)
+    network = build_network(MODELS.build("cnn4"), (32, 32, 3), 2, 0)
     with pytest.raises(ConfigError, match="running statistics; got 'cnn4', which keeps none"):
         TorchEncoder("cnn4", network.trunk, (32, 32, 3), Sight())
 

@@ -17,7 +17,7 @@ from rayfl.models import ENCODERS
 from rayfl.models.encoders import pretrained
 from rayfl.models.encoders.base import Sight, TorchEncoder
 from rayfl.models.encoders.pretrained import AugNet, ImageNetResNet18, SimCLR, StateDict
-from rayfl.models.network import initialise
+from rayfl.models.network import build_network
 from rayfl.models.resnet import ResNet18, ResNet50
 
 SHAPE = (32, 32, 3)
@@ -90,11 +90,11 @@ def test_simclr_gives_the_pooled_features_of_the_encoder_in_the_checkpoint(
 
 def test_a_client_that_starts_from_simclr_sees_what_the_encoder_sees(simclr_file: Path) -> None:
     spec = ResNet50(stem="imagenet", weights=str(simclr_file), prefix="encoder.")
-    client = initialise(spec, SHAPE, 10, seed=3).eval()
+    client = build_network(spec, SHAPE, 10, seed=3).eval()
     encoder = SimCLR(path=str(simclr_file)).build(SHAPE)
     x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(client.features(x), encoder.encode_tensor(x))
-    scratch = initialise(ResNet50(stem="imagenet"), SHAPE, 10, seed=3)
+    scratch = build_network(ResNet50(stem="imagenet"), SHAPE, 10, seed=3)
     started, drawn = client.state_dict(), scratch.state_dict()
     assert torch.equal(started["head.weight"], drawn["head.weight"])
     assert not torch.equal(started["trunk.conv1.weight"], drawn["trunk.conv1.weight"])
@@ -102,7 +102,7 @@ def test_a_client_that_starts_from_simclr_sees_what_the_encoder_sees(simclr_file
 
 def test_encoder_and_client_share_no_memory(simclr_file: Path) -> None:
     spec = ResNet50(stem="imagenet", weights=str(simclr_file), prefix="encoder.")
-    client = initialise(spec, SHAPE, 10, seed=3)
+    client = build_network(spec, SHAPE, 10, seed=3)
     encoder = SimCLR(path=str(simclr_file)).build(SHAPE)
     before = encoder.encode(images())
     with torch.no_grad():
@@ -115,8 +115,8 @@ def test_the_small_stem_stays_random_when_weights_are_loaded(tmp_path: Path) -> 
     given = whole("resnet18").state_dict()
     torch.save(given, tmp_path / "resnet18.pth")
     spec = ResNet18(weights=str(tmp_path / "resnet18.pth"), hidden=1024)
-    loaded = initialise(spec, SHAPE, 100, seed=1).state_dict()
-    scratch = initialise(ResNet18(hidden=1024), SHAPE, 100, seed=1).state_dict()
+    loaded = build_network(spec, SHAPE, 100, seed=1).state_dict()
+    scratch = build_network(ResNet18(hidden=1024), SHAPE, 100, seed=1).state_dict()
     drawn = {name for name in loaded if torch.equal(loaded[name], scratch[name])}
     assert {"trunk.conv1.weight", "head.0.weight", "head.3.weight"} <= drawn
     for name in ("bn1.running_var", "layer1.0.conv1.weight", "layer4.1.conv2.weight"):

@@ -58,7 +58,7 @@ class Tapwise(torch.autograd.Function):
         ctx.of, ctx.dtype = of, x.dtype
         answer = pixels.new_zeros(len(x), of.height, of.width, len(weight))
         for tap in of.taps:
-            add(answer, tap.positions, rows(pixels, tap.pixels) @ tap.matrix(weight).t())
+            add_rows(answer, tap.positions, take_rows(pixels, tap.pixels) @ tap.matrix(weight).t())
         return answer.permute(0, 3, 1, 2).to(x.dtype)
 
     @staticmethod
@@ -69,11 +69,11 @@ class Tapwise(torch.autograd.Function):
             torch.zeros_like(pixels) if ctx.needs_input_grad[0] else None,
         )
         for tap in ctx.of.taps:
-            sloping = rows(answer, tap.positions)
+            sloping = take_rows(answer, tap.positions)
             if ctx.of.slopes is not None:
-                tap.matrix(ctx.of.slopes).addmm_(sloping.t(), rows(pixels, tap.pixels))
+                tap.matrix(ctx.of.slopes).addmm_(sloping.t(), take_rows(pixels, tap.pixels))
             if back is not None:
-                add(back, tap.pixels, sloping @ tap.matrix(weight))
+                add_rows(back, tap.pixels, sloping @ tap.matrix(weight))
         return None if back is None else back.permute(0, 3, 1, 2).to(ctx.dtype), None, None
 
 
@@ -82,12 +82,12 @@ def channels_behind(x: Tensor) -> Tensor:
     return x.to(torch.float32).permute(0, 2, 3, 1)
 
 
-def rows(images: Tensor, part: Part) -> Tensor:
+def take_rows(images: Tensor, part: Part) -> Tensor:
     """A part of all images as a matrix, a row for each pixel."""
     return images[:, part[0], part[1]].flatten(0, 2)
 
 
-def add(images: Tensor, part: Part, rows: Tensor) -> None:
+def add_rows(images: Tensor, part: Part, rows: Tensor) -> None:
     """Add a matrix to a part of all images."""
     place = images[:, part[0], part[1]]
     place.add_(rows.view(place.shape))

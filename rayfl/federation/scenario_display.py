@@ -34,7 +34,7 @@ _MOST_DRAWN_CLIENTS = 400
 _NOISY_ROLES = (Role.PUBLIC, Role.LABELLED)
 
 
-def summary(scenario: Scenario) -> list[tuple[str, str]]:
+def list_scenario_facts(scenario: Scenario) -> list[tuple[str, str]]:
     """The facts about `scenario` as a whole, as (what, value)."""
     samples = len(scenario.owner)
     classes = len(scenario.classes)
@@ -106,7 +106,7 @@ def print_scenario(scenario: Scenario, most: int | None = 100) -> None:
     from rich.console import Console
 
     console = Console()
-    facts = summary(scenario)
+    facts = list_scenario_facts(scenario)
     rows = list_client_rows(scenario, most)
     if console.is_terminal:
         draw_tables(console, facts, rows)
@@ -149,7 +149,7 @@ def draw_tables(
     console.print(whole, each)
 
 
-def figures(scenario: Scenario) -> dict[str, Figure]:
+def draw_scenario_figures(scenario: Scenario) -> dict[str, Figure]:
     """Every figure that `scenario` allows, by name; those that need true labels are absent without
     them."""
     drawn = {
@@ -163,11 +163,11 @@ def figures(scenario: Scenario) -> dict[str, Figure]:
     return drawn
 
 
-def save_figures(scenario: Scenario, directory: Path) -> list[Path]:
+def save_scenario_figures(scenario: Scenario, directory: Path) -> list[Path]:
     """Write every figure of `scenario` as PNG into `directory`; answers the paths."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, figure in figures(scenario).items():
+    for name, figure in draw_scenario_figures(scenario).items():
         path = directory / f"{name}.png"
         figure.savefig(path, dpi=150)
         paths.append(path)

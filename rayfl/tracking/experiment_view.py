@@ -20,13 +20,15 @@ CHARTS = "test/accuracy|test/loss|labels/"
 be changed."""
 
 
-def arrange(client: MlflowClient, experiment_id: str) -> None:
+def arrange_experiment(client: MlflowClient, experiment_id: str) -> None:
     """Give an experiment its kind and its view; once is enough, twice does no harm."""
     client.set_experiment_tag(experiment_id, "mlflow.experimentKind", "custom_model_development")
-    client.set_experiment_tag(experiment_id, f"mlflow.sharedViewState.{KEY}", json.dumps(view()))
+    client.set_experiment_tag(
+        experiment_id, f"mlflow.sharedViewState.{KEY}", json.dumps(_make_view())
+    )
 
 
-def view() -> dict[str, object]:
+def _make_view() -> dict[str, object]:
     """The columns of the list of runs and the charts of the comparison, in the UI's own words."""
     columns = [*(f"tags.`{name}`" for name in TAGS), *(f"metrics.`{name}`" for name in METRICS)]
     shown = ["attributes.`Run Name`", "runDateAndNestInfo", *columns]
@@ -39,7 +41,7 @@ def view() -> dict[str, object]:
     }
 
 
-def address(experiment_id: str) -> str:
+def view_address(experiment_id: str) -> str:
     """The part of the UI's address that opens an experiment in its view."""
     return (
         f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={KEY}"

@@ -9,13 +9,13 @@ from numpy.random import Generator
 
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.interfaces import UNUSED, Assignment, Pool
 from rayfl.federation.partition.dealing import (
     check_enough_samples,
     count_classes,
     deal_counts,
     deal_in_turn,
 )
-from rayfl.federation.views import UNUSED, Assignment, Pool
 
 
 @component

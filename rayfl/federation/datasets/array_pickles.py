@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfl.federation.datasets.files import damaged_file
+from rayfl.federation.datasets.on_disk import damaged_file
 
 # The helper has moved between numpy's private modules; every array names the one of the installed
 # version.

@@ -75,7 +75,7 @@ def measure_channels(x: Pixels) -> tuple[Floats, Floats]:
     return mean, np.sqrt(np.maximum(variance, 0))
 
 
-def description(dataset: Dataset) -> str:
+def describe_dataset(dataset: Dataset) -> str:
     """The text about `dataset` that `rayfl data describe` prints."""
     classes = len(dataset.classes)
     parts = {
@@ -113,7 +113,7 @@ def _list_class_counts(classes: tuple[str, ...], parts: dict[str, PartSummary]) 
     return lines
 
 
-def contact_sheet(dataset: Dataset) -> Figure:
+def draw_contact_sheet(dataset: Dataset) -> Figure:
     """The first ten training images of every class of `dataset`, a row a class, in as many columns
     of rows as it takes."""
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ import numpy as np
 
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Pixels
-from rayfl.federation.datasets.files import damaged_file
+from rayfl.federation.datasets.on_disk import damaged_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -123,16 +123,16 @@ def compute_test_features(
     """Features of test images, their classes, and the classes' names."""
     import torch
 
-    from rayfl.run.assembly import spec_of, test_set
+    from rayfl.run.assembly import build_spec, take_test_set
 
     network = load_saved_network(record)
     config, dataset, scenario = open_run_federation(record)
-    test = test_set(dataset, scenario)
+    test = take_test_set(dataset, scenario)
     assert test.y is not None
     few = np.flatnonzero(test.y < MOST_CLASSES)
     chosen = np.random.default_rng(0).permutation(few)[:MOST_IMAGES]
     rows = np.sort(chosen)
-    learner = spec_of(config, dataset, scenario, "cpu").make_learner()
+    learner = build_spec(config, dataset, scenario, "cpu").make_learner()
     with torch.no_grad():
         features = network.features(learner.normalise(learner.pixels(test.x[rows])))
     return features.float().numpy(), test.y[rows], dataset.classes[:MOST_CLASSES]

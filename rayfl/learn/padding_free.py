@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.resident import Resident
-from rayfl.learn.tapwise import Tap, Taps
+from rayfl.learn.tapwise_convolution import Tap, Taps
 
 Image = tuple[int, int, int]
 """Height, width and channels."""
@@ -48,9 +48,9 @@ class Axis:
 def leave_out_padding(resident: Resident, image: Image) -> None:
     """Change every convolution of a resident network that has much to do with padding."""
     for conv, size in list(sizes_met(resident.net, image)):
-        rows, columns = (axis(conv, which, size[which]) for which in (0, 1))
+        rows, columns = (narrow_axis(conv, which, size[which]) for which in (0, 1))
         if rows is not None and columns is not None:
-            change(resident, conv, size, rows, columns)
+            narrow_convolution(resident, conv, size, rows, columns)
 
 
 def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
@@ -59,7 +59,7 @@ def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
     met: dict[nn.Conv2d, set[Size]] = {}
 
     def note(conv: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        met.setdefault(cast(nn.Conv2d, conv), set()).add(size_of(inputs[0]))
+        met.setdefault(cast(nn.Conv2d, conv), set()).add(image_size(inputs[0]))
 
     hooks = [
         module.register_forward_pre_hook(note)
@@ -81,7 +81,7 @@ def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
             yield conv, sizes.pop()
 
 
-def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
+def narrow_axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
     """An axis without the taps that meet padding only; None where no padding that is the same on
     both sides makes the others answer as many positions as the whole kernel does."""
     # Reflected or circular padding is no zero: every tap meets something.
@@ -110,7 +110,9 @@ def axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
     return Axis(slice(first, last + 1), needed, positions, found)
 
 
-def change(resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns: Axis) -> None:
+def narrow_convolution(
+    resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns: Axis
+) -> None:
     """Show a convolution its block of the kernel, and compute it tap by tap where the whole meets
     mostly padding."""
     kernel, block = conv.kernel_size, (len(rows.taps), len(columns.taps))
@@ -127,16 +129,18 @@ def change(resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns:
     if block != kernel:
         slopes = resident.narrow(conv.weight, (slice(None), slice(None), rows.block, columns.block))
         conv.padding, conv.kernel_size = (rows.padding, columns.padding), block
-    conv.register_forward_pre_hook(only(size))
+    conv.register_forward_pre_hook(check_input_size(size))
     if tapwise:
-        taps = Taps(list(meeting(rows, columns)), rows.positions, columns.positions, slopes)
+        taps = Taps(
+            list(list_meeting_taps(rows, columns)), rows.positions, columns.positions, slopes
+        )
         conv._conv_forward = taps.convolved  # type: ignore[method-assign, assignment]
     elif slopes is not None:
         # torch itself adds in place only to a gradient that lies densely.
-        conv.weight.register_post_accumulate_grad_hook(delivery(slopes))  # type: ignore[no-untyped-call]
+        conv.weight.register_post_accumulate_grad_hook(make_delivery(slopes))  # type: ignore[no-untyped-call]
 
 
-def meeting(rows: Axis, columns: Axis) -> Iterator[Tap]:
+def list_meeting_taps(rows: Axis, columns: Axis) -> Iterator[Tap]:
     """The taps of a block that meet anything."""
     for row, (down, up) in enumerate(rows.taps):
         for column, (right, left) in enumerate(columns.taps):
@@ -144,7 +148,7 @@ def meeting(rows: Axis, columns: Axis) -> Iterator[Tap]:
                 yield Tap(row, column, (down, right), (up, left))
 
 
-def delivery(place: Tensor) -> Callable[[Tensor], None]:
+def make_delivery(place: Tensor) -> Callable[[Tensor], None]:
     """Adds a parameter's fresh gradient to where it belongs."""
 
     def deliver(parameter: Tensor) -> None:
@@ -155,20 +159,20 @@ def delivery(place: Tensor) -> Callable[[Tensor], None]:
     return deliver
 
 
-def only(size: Size) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+def check_input_size(size: Size) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     """A check that a narrowed convolution meets what it was narrowed for."""
 
     def check(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if size_of(inputs[0]) != size:
+        if image_size(inputs[0]) != size:
             rule = (
                 f"with training.kernels: reached, a layer that was narrowed for inputs of {size} "
                 "meets no others"
             )
-            raise ConfigError(broken(rule, size_of(inputs[0]), "Set training.kernels: whole."))
+            raise ConfigError(broken(rule, image_size(inputs[0]), "Set training.kernels: whole."))
 
     return check
 
 
-def size_of(x: Tensor) -> Size:
+def image_size(x: Tensor) -> Size:
     """Height and width."""
     return x.shape[-2], x.shape[-1]
