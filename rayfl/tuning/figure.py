@@ -41,27 +41,38 @@ def draw_coordinates(result: SweepResult) -> Figure:
 
     sweep = result.sweep
     drawn = [point for point in result.points if point.score is not None]
-    scales = [
-        scale_of(path, [point.values[path] for point in result.points], sweep)
-        for path in sweep.search
-    ]
-    scores = [point.score for point in drawn if point.score is not None] or [0.0]
-    scales.append(_scale_numbers(sweep.metric, scores, log=False, flipped=sweep.mode == "min"))
-    figure = Figure(figsize=(max(2.2 * len(scales) + 1.2, 5), 4.6), layout="constrained")
+    scales = _scales_of(result, drawn)
+    width = 2.2 * len(scales) + 1.2
+    figure = Figure(figsize=(max(width, 5), 4.6), layout="constrained")
     axes = figure.add_subplot()
-    for place, point in reversed(list(enumerate(drawn))):
-        _draw_line(axes, scales, point, place, len(drawn))
+    # The best comes last, and lies over the others.
+    for place in reversed(range(len(drawn))):
+        _draw_line(axes, scales, drawn[place], place, len(drawn))
+    last = len(scales) - 1
     for x, scale in enumerate(scales):
-        _draw_axis(axes, x, scale, last=x + 1 == len(scales))
-    axes.set(xlim=(-0.55, len(scales) - 0.55), ylim=(-0.06, 1.06), yticks=[])
-    axes.set_xticks(range(len(scales)), [scale.title.replace(".", ".\n", 1) for scale in scales])
+        _draw_axis(axes, x, scale, last=x == last)
+    titles = [scale.title.replace(".", ".\n", 1) for scale in scales]
+    axes.set(xlim=(-0.55, last + 0.45), ylim=(-0.06, 1.06), yticks=[])
+    axes.set_xticks(range(len(scales)), titles)
     axes.tick_params(axis="x", length=0, pad=8)
     axes.spines[:].set_visible(False)
     seeds = f", mean of {len(sweep.seeds)} seeds" if len(sweep.seeds) > 1 else ""
-    axes.set_title(
-        f"{sweep.name}: {len(drawn)} points{seeds}; the best is the thick line", fontsize=10, pad=14
-    )
+    title = f"{sweep.name}: {len(drawn)} points{seeds}; the best is the thick line"
+    axes.set_title(title, fontsize=10, pad=14)
     return figure
+
+
+def _scales_of(result: SweepResult, drawn: Sequence[Standing]) -> list[AxisScale]:
+    """An axis for every setting, and the score's."""
+    sweep = result.sweep
+    scales = []
+    for path in sweep.search:
+        values = [point.values[path] for point in result.points]
+        scales.append(scale_of(path, values, sweep))
+    scores = [point.score for point in drawn if point.score is not None]
+    flipped = sweep.mode == "min"
+    scales.append(_scale_numbers(sweep.metric, scores or [0.0], log=False, flipped=flipped))
+    return scales
 
 
 def _draw_line(
@@ -70,21 +81,24 @@ def _draw_line(
     """One point, from axis to axis."""
     from matplotlib import colormaps
 
+    best = place == 0
     height = scales[-1].place(point.score)
     # Lines that share a choice run beside each other, not on top of each other.
-    aside = APART * (place - (count - 1) / 2) * min(1.0, 8 / max(count, 1))
-    heights = [
-        scale.place(point.values[scale.title]) + (aside if scale.named or count < MARKED else 0.0)
-        for scale in scales[:-1]
-    ]
+    middle = (count - 1) / 2
+    apart = APART * min(1.0, 8 / max(count, 1))
+    aside = apart * (place - middle)
+    heights = []
+    for scale in scales[:-1]:
+        own = scale.place(point.values[scale.title])
+        heights.append(own + aside if scale.named or count < MARKED else own)
     axes.plot(
         range(len(scales)),
         [*heights, height],
-        color="black" if place == 0 else colormaps[COLOURS](0.1 + 0.8 * height),
-        linewidth=2.8 if place == 0 else 1.2,
+        color="black" if best else colormaps[COLOURS](0.1 + 0.8 * height),
+        linewidth=2.8 if best else 1.2,
         linestyle="-" if point.complete else (0, (4, 2)),
-        alpha=1.0 if place == 0 or count < 40 else 0.5,
-        zorder=3 if place == 0 else 2,
+        alpha=1.0 if best or count < 40 else 0.5,
+        zorder=3 if best else 2,
     )
 
 
@@ -103,13 +117,18 @@ def scale_of(path: str, values: Sequence[Any], sweep: Any) -> AxisScale:
     """The axis of one setting."""
     domain = sweep.search[path]
     known = domain.values or list(values)
-    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in known):
+    if not all(_is_number(value) for value in known):
         return _scale_choices(path, known)
     numbers = [float(value) for value in known]
-    spread = min(numbers, default=0.0) > 0 and max(numbers) / min(numbers) >= LOG_FROM
-    return _scale_numbers(
-        path, numbers, log=domain.loguniform is not None or (domain.values is not None and spread)
-    )
+    if domain.values is None:
+        log = domain.loguniform is not None
+    else:
+        log = min(numbers) > 0 and max(numbers) / min(numbers) >= LOG_FROM
+    return _scale_numbers(path, numbers, log=log)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _scale_choices(title: str, choices: Sequence[Any]) -> AxisScale:
@@ -131,14 +150,19 @@ def _scale_numbers(
     def place(value: float) -> float:
         if high == low:
             return 0.5
-        share = np.log(value / low) / np.log(high / low) if log else (value - low) / (high - low)
+        if log:
+            share = np.log(value / low) / np.log(high / low)
+        else:
+            share = (value - low) / (high - low)
         return float(1 - share if flipped else share)
 
     spread = np.geomspace(low, high, 5) if log else np.linspace(low, high, 5)
     # Few values are marked themselves, unless two of them would be written over each other.
     apart = np.diff(sorted(place(value) for value in distinct))
     own = len(distinct) <= MARKED and (len(apart) == 0 or float(apart.min()) > 0.05)
-    return AxisScale(title, place, [(place(v), f"{v:.3g}") for v in (distinct if own else spread)])
+    marked = distinct if own else spread
+    marks = [(place(value), f"{value:.3g}") for value in marked]
+    return AxisScale(title, place, marks)
 
 
 def _shorten_choice(choice: Any) -> str:

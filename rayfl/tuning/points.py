@@ -49,17 +49,17 @@ def plan_points(sweep: Sweep) -> list[Point]:
     as it goes."""
     if sweep.searcher == "optuna":
         return []
-    grids = {path: domain.grid for path, domain in sweep.search.items() if domain.grid is not None}
+    searched = sweep.search.items()
+    grids = {path: domain.grid for path, domain in searched if domain.grid is not None}
     rng = np.random.default_rng(sweep.seed)
     draws = sweep.samples if len(grids) < len(sweep.search) else 1
     points: list[Point] = []
     for chosen in itertools.product(*grids.values()):
         fixed = dict(zip(grids, chosen, strict=True))
         for _ in range(draws):
-            values = {
-                path: fixed[path] if path in fixed else domain.draw(rng)
-                for path, domain in sweep.search.items()
-            }
+            values = {}
+            for path, domain in searched:
+                values[path] = fixed[path] if path in fixed else domain.draw(rng)
             points.append(Point(len(points), values))
     return points
 
@@ -103,6 +103,7 @@ def refuse_bad_points(sweep: Sweep, points: Sequence[Point]) -> None:
         except ConfigError as error:
             problems.append(str(error))
     if problems:
-        more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+        hidden = len(problems) - SHOWN
+        more = [f"... and {hidden} more"] if hidden > 0 else []
         head = f"{len(problems)} of {len(tried)} points are no configuration; nothing was started"
         raise ConfigError("\n".join([head, *problems[:SHOWN], *more]))

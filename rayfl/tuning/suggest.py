@@ -22,31 +22,38 @@ class OverSeeds(Searcher):  # type: ignore[misc]
 
     def __init__(self, book: Book) -> None:
         super().__init__(metric="score", mode=book.sweep.mode)
-        self.book, self.left = book, deque[Trial]()
+        self.book = book
+        self.left = deque[Trial]()
         self.scores: dict[int, list[float | None]] = {}
         self.given: dict[str, int] = {}
-        trials = book.trials()
-        points = {trial.point.number: trial.point.values for trial in trials}
-        for trial in trials:
+        points: dict[int, Mapping[str, Any]] = {}
+        for trial in book.trials():
+            number = trial.point.number
+            points[number] = trial.point.values
             if trial.over:
-                self.scores.setdefault(trial.point.number, []).append(trial.score)
+                self.scores.setdefault(number, []).append(trial.score)
             else:
                 self.left.append(trial)
-        open_ = [
-            number for number in points if len(self.scores.get(number, [])) < len(book.sweep.seeds)
-        ]
+        open_ = [number for number in points if not self._is_complete(number)]
         # The sampler begins anew; from the same seed it would draw the points again that it drew
         # before.
         seed = book.sweep.seed + len(points)
-        self.study = _make_search(
-            book.sweep, [_encode_point(book.sweep, points[number]) for number in open_], seed
-        )
+        first = [_encode_point(book.sweep, points[number]) for number in open_]
+        self.study = _make_search(book.sweep, first, seed)
         for number in open_:
             self.study.suggest(str(number))
-        for number in {*points} - {*open_}:
-            known = _mean_score(self.scores[number])
-            parameters = _encode_point(book.sweep, points[number])
-            self.study.add_evaluated_point(parameters, known, error=known is None)
+        for number in points:
+            if number not in open_:
+                self._tell_known(number, points[number])
+
+    def _is_complete(self, number: int) -> bool:
+        """Whether all seeds of a point are over."""
+        return len(self.scores.get(number, [])) == len(self.book.sweep.seeds)
+
+    def _tell_known(self, number: int, values: Mapping[str, Any]) -> None:
+        known = _mean_score(self.scores[number])
+        parameters = _encode_point(self.book.sweep, values)
+        self.study.add_evaluated_point(parameters, known, error=known is None)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         """The next trial's settings."""
@@ -67,11 +74,10 @@ class OverSeeds(Searcher):  # type: ignore[misc]
         number = self.given.pop(trial_id)
         scores = self.scores.setdefault(number, [])
         scores.append(None if error or not result else result.get("score"))
-        if len(scores) == len(self.book.sweep.seeds):
+        if self._is_complete(number):
             known = _mean_score(scores)
-            self.study.on_trial_complete(
-                str(number), None if known is None else {"score": known}, error=known is None
-            )
+            told = None if known is None else {"score": known}
+            self.study.on_trial_complete(str(number), told, error=known is None)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """A round says nothing yet."""
@@ -125,11 +131,11 @@ def _distribution_of(domain: Domain) -> Any:
 
 def _encode_point(sweep: Sweep, values: Mapping[str, Any]) -> dict[str, Any]:
     """A point as Optuna writes it."""
-    domains = sweep.search
-    return {
-        path: value if domains[path].values is None else (domains[path].values or []).index(value)
-        for path, value in values.items()
-    }
+    encoded = {}
+    for path, value in values.items():
+        choices = sweep.search[path].values
+        encoded[path] = value if choices is None else choices.index(value)
+    return encoded
 
 
 def _decode_point(sweep: Sweep, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ from rayfl.tuning.book import (
 from rayfl.tuning.points import format_values, settings_of
 
 COPY = "checkpoint"
+SHOWN = ("test/", "labels/")
+"""What Tune is told of a round, beside the metric that it goes by."""
 
 
 class Asked(Stop):
@@ -116,12 +118,14 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         # where Ray started.
         os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", "."))
         self.book = Book.open(Path(config["sweep"]))
-        self.values, self.seed = dict(config["trial"]["values"]), config["trial"]["seed"]
+        self.values = dict(config["trial"]["values"])
+        self.seed = config["trial"]["seed"]
         self.whole = validate_config(
             settings_of(self.book.sweep, self.values, self.seed), format_values(self.values)
         )
         self.directory: Path | None = None
-        self.told, self.latest = 0, 0
+        self.told = 0
+        self.latest = 0
         self.running: Running | None = None
         self.results: Iterator[dict[str, Any]] | None = None
 
@@ -161,11 +165,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
             measured += [record["metrics"][metric]] if metric in record["metrics"] else []
             if heard and measured:
                 yield {
-                    **{
-                        name: value
-                        for name, value in seen.items()
-                        if name.startswith(("test/", "labels/"))
-                    },
+                    **{name: seen[name] for name in seen if name.startswith(SHOWN)},
                     metric: seen[metric],
                     "score": score_values(self.book.sweep, measured),
                     "round": self.latest,
@@ -180,7 +180,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         while self.running is not None and self.running.stopped:
             yield {**last, "rounds": rounds}
         if not measured:
-            known = ", ".join(name for name in seen if name.startswith(("test/", "labels/")))
+            known = ", ".join(name for name in seen if name.startswith(SHOWN))
             raise ConfigError(
                 broken("metric is one that the run measures", metric, f"Measured: {known}")
             )
@@ -247,10 +247,9 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         if pointer["trial"] == self.trial_name and self._mine(pointer["run"]):
             self.directory = self.book.output / "runs" / pointer["run"]
             return
+        origin = self.book.output / "runs" / pointer["run"]
         copy = Path(checkpoint, COPY)
-        theirs = (
-            copy if copy.is_dir() else self.book.output / "runs" / pointer["run"] / "checkpoints"
-        )
+        theirs = copy if copy.is_dir() else origin / "checkpoints"
         self.directory = self._life(Source(pointer["run"], pointer["round"]))
         if not (self.directory / "config.yaml").exists():
             own = _checkpoints_of(self._config(self.directory), self.directory)
@@ -280,10 +279,8 @@ def _adorn_settings(
     """A trial's settings with a name in MLflow, below the sweep's own run; and a place of its own
     for checkpoints."""
     settings = settings_of(book.sweep, values, seed)
-    tracking, checkpoint = (
-        dict(settings.get("tracking") or {}),
-        dict(settings.get("checkpoint") or {}),
-    )
+    tracking = dict(settings.get("tracking") or {})
+    checkpoint = dict(settings.get("checkpoint") or {})
     searched = {f"search/{path}": str(value) for path, value in values.items()}
     tags = {
         "sweep": book.sweep.name,

@@ -26,12 +26,17 @@ class Watch(tune.Callback):  # type: ignore[misc]
     def __init__(
         self, book: Book, tracker: Tracker, tell: Callable[[str], object], count: int, ended: int
     ) -> None:
-        self.book, self.tracker, self.tell = book, tracker, tell
-        self.count, self.ended, self.began_with = count, ended, ended
+        self.book = book
+        self.tracker = tracker
+        self.tell = tell
+        self.count = count
+        self.ended = ended
+        self.began_with = ended
         self.past = {trial.id for trial in book.trials() if trial.over}
         self.running: dict[str, str] = {}
         self.best: float | None = None
-        self.started, self.said = time.monotonic(), time.monotonic()
+        self.started = time.monotonic()
+        self.said = self.started
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune keeps a pickle of its callbacks, of which nothing is ever read."""
@@ -57,7 +62,8 @@ class Watch(tune.Callback):  # type: ignore[misc]
             self.tell(f"{self.ended}/{self.count} trials ended, {self.left()} left; {now}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        name, result = str(trial), trial.last_result
+        name = str(trial)
+        result = trial.last_result
         self.running.pop(name, None)
         if name in self.past:
             return
@@ -95,16 +101,20 @@ class Watch(tune.Callback):  # type: ignore[misc]
         """The time that is left, at the pace so far."""
         done = self.ended - self.began_with
         passed = time.monotonic() - self.started
-        return (
-            format_duration(passed / done * (self.count - self.ended)) if done else "unknown time"
-        )
+        if not done:
+            return "unknown time"
+        each = passed / done
+        return format_duration(each * (self.count - self.ended))
 
 
 def _find_reason(trial: Any) -> str:
     """The line of a traceback that says what was wrong."""
     path = trial.error_file
-    text = Path(path).read_text(errors="replace") if path and Path(path).exists() else ""
+    text = ""
+    if path and Path(path).exists():
+        text = Path(path).read_text(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("rayfl.errors.")]
     named = [line for line in lines if re.match(r"^[\w.]*(Error|Exception)\b.*: ", line)]
-    return (ours or named or lines or ["unknown"])[-1].removeprefix("rayfl.errors.")[:160]
+    telling = ours or named or lines or ["unknown"]
+    return telling[-1].removeprefix("rayfl.errors.")[:160]
