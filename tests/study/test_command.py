@@ -129,7 +129,7 @@ def test_a_scaled_study_says_so(home: Path) -> None:
 # -- a real signal ---------------------------------------------------------------------------------
 
 ROUNDS = 25
-COMMAND = "from rayfl.commands.study import study_command; study_command()"
+COMMAND = "import sys; from rayfl.cli import main; main(['study', *sys.argv[1:]])"
 
 
 def started(path: Path, log: Path) -> subprocess.Popen[bytes]:
