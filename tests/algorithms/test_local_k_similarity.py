@@ -230,7 +230,7 @@ def test_identity_features_rank_like_pixels(tmp_path: Path) -> None:
         (
             {**METHOD, "view": "batch"},
             {},
-            "view: batch needs an encoder that is a network.*got FlatPixels.*view: cached",
+            "view: batch needs an encoder that is a network.*got Pixels.*view: cached",
         ),
         (
             {**METHOD, "k": 16},
