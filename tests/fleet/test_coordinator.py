@@ -124,7 +124,7 @@ def test_a_cluster_that_is_not_there_is_a_clear_error(
 ) -> None:
     import ray
 
-    def refuse(**settings: Any) -> None:
+    def refuse(where: str, **settings: Any) -> None:
         raise error
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
@@ -145,13 +145,14 @@ def test_only_our_own_connection_ends(address: str | None, monkeypatch: pytest.M
 
     steps: list[Any] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(
-        ray, "init", lambda **settings: steps.append(settings.get("address", "own"))
-    )
+    here = [{"Alive": True, "NodeManagerAddress": "127.0.0.1"}]
+    monkeypatch.setattr(ray, "init", lambda where, **settings: steps.append(where))
     monkeypatch.setattr(ray, "shutdown", lambda: steps.append("shutdown"))
+    monkeypatch.setattr(ray, "nodes", lambda: here)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     with pytest.raises(KeyError, match="inside"), connect_ray(address):
         raise KeyError("inside")
-    assert steps == [address or "own", "shutdown"]
+    assert steps == [address or "local", "shutdown"]
 
 
 # -- driving ---------------------------------------------------------------------------------------
