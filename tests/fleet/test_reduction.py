@@ -143,15 +143,15 @@ WAYS: dict[str, Callable[[RayFleet], WayToMean]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [1000, LEAST_BYTES // 4 + 999])
 def test_all_ways_have_the_bits_of_one_process(
-    on_ray: BaseFleet, here: BaseFleet, monkeypatch: pytest.MonkeyPatch, way: str, size: int
+    ray_pool: RayFleet, here: BaseFleet, monkeypatch: pytest.MonkeyPatch, way: str, size: int
 ) -> None:
-    assert isinstance(on_ray, RayFleet)
+    """Of a pool that expects no mean: what came early would need no place."""
     if way == "shared memory" and (not SUPPORTED or size < LEAST_BYTES // 4):
         pytest.skip("no pages")
     expected = here.get(here.map(phases.update, CLIENTS, size=size).mean(WEIGHTS))
-    monkeypatch.setattr(on_ray.reduction, "ways", [Forced(WAYS[way](on_ray))])
-    mean = on_ray.map(phases.update, CLIENTS, size=size).mean(WEIGHTS)
-    assert on_ray.get(mean).tobytes() == expected.tobytes()
+    monkeypatch.setattr(ray_pool.reduction, "ways", [Forced(WAYS[way](ray_pool))])
+    mean = ray_pool.map(phases.update, CLIENTS, size=size).mean(WEIGHTS)
+    assert ray_pool.get(mean).tobytes() == expected.tobytes()
 
 
 class Forced(WayToMean):

@@ -38,7 +38,7 @@ class PlacedMean:
 
     mean: Mean
     parts: Mapping[Place, Mapping[UpdateId, float]]
-    """The weights of those that lie at each place."""
+    """The weights of those that lie at each place; of none where there are early sums."""
     early: Sequence[Partial] | None = None
     """All sums that make up this mean, where they were made on an expectation."""
     pages: Mapping[UpdateId, Page] | None = None
