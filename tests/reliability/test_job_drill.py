@@ -28,29 +28,31 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-METHOD = '''"""A method of the user's own, beside the configuration: slow enough to be stopped."""
+METHOD = '''"""A method of the user's own, beside the configuration, that waits to be stopped."""
 
 import time
+from pathlib import Path
 
 from rayfl.algorithms.fedavg import FedAvg
-from rayfl.component import NonNegative, component
+from rayfl.component import Natural, component
 
 
 @component
 class Slow(FedAvg):
-    """Federated averaging that takes its time."""
+    """Federated averaging that waits in a round until there is a file."""
 
-    pause: NonNegative = 0.0
+    waits: Natural = 0
 
     def round(self, state, fleet, t):
-        time.sleep(self.pause)
+        while t == self.waits and not Path.home().joinpath("go").exists():
+            time.sleep(0.05)
         return super().round(state, fleet, t)
 '''
 ROUNDS = 12
 TRAINING = {**SETTINGS["training"], "rounds": ROUNDS}
 CONFIG = {
     **{key: value for key, value in SETTINGS.items() if key not in {"tracking", "checkpoint"}},
-    "method": {"name": "slow:Slow", "pause": 0.5},
+    "method": {"name": "slow:Slow", "waits": 5},
     "training": TRAINING,
     "resources": {"cpus_per_client": 0.5, "actors": 2},
     "checkpoint": {"min_seconds": 1000},
@@ -106,6 +108,7 @@ class Desk:
         """Stop a job; what it said."""
         said = self.ray_job("stop", name)
         assert "was stopped" in said, said
+        (self.home / "go").touch()
         return self.ray_job("logs", name)
 
 
@@ -144,6 +147,7 @@ def head() -> Iterator[tuple[str, Path, Mapping[str, str]]]:
 @pytest.fixture
 def desk(head: tuple[str, Path, Mapping[str, str]], tmp_path: Path) -> Iterator[Desk]:
     address, home, env = head
+    (home / "go").unlink(missing_ok=True)
     folder = tmp_path / "project"
     folder.mkdir()
     shutil.copytree(ROOT / "jobs", folder / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
