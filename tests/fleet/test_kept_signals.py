@@ -25,9 +25,11 @@ from rayfl.fleet.on_ray.kept_signals import (
 def caught() -> Iterator[list[int]]:
     """Numbers of the signals that a handler of this process was called with."""
     numbers: list[int] = []
+    interrupt = signal.getsignal(signal.SIGINT)
     before = signal.signal(signal.SIGTERM, lambda number, _: numbers.append(number))
     yield numbers
     signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def take_signal_below_python() -> None:
@@ -73,6 +75,8 @@ def test_a_handler_that_the_main_thread_sets_meanwhile_stays(
     """The order of a run in a notebook: Ray begins to connect, then the run takes its signals."""
     ours = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, ignored)
+    # As a shell does to what it puts in the background: Python has no handler anywhere.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     begun, go_on = threading.Event(), threading.Event()
 
     def connect() -> None:

@@ -61,6 +61,7 @@ def _put_back(number: int, kept: KeptSignal, before: dict[signal.Signals, KeptSi
         # Meanwhile the main thread has set a handler. All handlers of Python are one function to
         # the kernel, which is known wherever there was a handler before.
         known = [other.action for other in before.values() if callable(other.handler)]
+        known += [] if PYTHONS_ACTION is None else [PYTHONS_ACTION]
         if not known:
             return
         action = known[0]
@@ -75,6 +76,21 @@ def _read_action(number: int) -> bytes:
 
 def _write_action(number: int, action: bytes) -> None:
     ctypes.CDLL(None).sigaction(number, action, None)
+
+
+def _learn_pythons_action() -> bytes | None:
+    """What the kernel is told wherever Python has a handler of its own."""
+    # A command that a shell put in the background has none for SIGINT, and none for SIGTERM yet.
+    held = signal.getsignal(signal.SIGUSR1)
+    if threading.current_thread() is not threading.main_thread() or held is None:
+        return None
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    action = _read_action(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, held)
+    return action
+
+
+PYTHONS_ACTION = _learn_pythons_action()
 
 
 @contextmanager
