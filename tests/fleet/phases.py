@@ -112,6 +112,11 @@ def update(client: Client, *, size: int = 1000, scale: float = 1.0) -> Out:
     return Out({"n": len(client)}, update=(scale * client.rng.normal(size=size)).astype(np.float32))
 
 
+def step_on(client: Client, *, w: NDArray[np.float32]) -> Out:
+    """The vector that it was given, moved a little at random."""
+    return Out(update=(w + client.rng.normal(size=len(w))).astype(np.float32))
+
+
 def pages_of_this_process(client: Client, *, size: int) -> Out:
     """A large update in memory of the place's own kind, and all the pages that this process has by
     now."""
