@@ -114,6 +114,8 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    # This process may be connected to the Ray that other tests share, whose token Ray would forget.
+    monkeypatch.setattr(own_ray, "_read_environment_again", lambda: None)
     return monkeypatch
 
 
