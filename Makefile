@@ -20,7 +20,7 @@ types: $(VENV)/.ready
 unit: $(VENV)/.ready chromium
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
-# Drills that cannot share the machine with other tests.
+# Drills that cannot share the machine with other tests, and the longer ones.
 alone: $(VENV)/.ready
 	$(BIN)/pytest -m alone
 

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     )
     from rayfl.algorithms.parts.batch_norm import (
         find_statistics as find_statistics,
+        measure_statistics as measure_statistics,
         remeasure_statistics as remeasure_statistics,
+    )
+    from rayfl.algorithms.parts.distance_weighting import (
+        ByDistance as ByDistance,
+        dampen_by_largest as dampen_by_largest,
+        dampen_by_size as dampen_by_size,
+        find_distances as find_distances,
+    )
+    from rayfl.algorithms.parts.report_weighting import (
+        ByReport as ByReport,
     )
     from rayfl.algorithms.parts.server_training import (
         for_epochs as for_epochs,
@@ -53,16 +63,24 @@ if TYPE_CHECKING:
         GaussianMixture as GaussianMixture,
     )
     from rayfl.estimate.lid import (
+        local_intrinsic_dimensionality as local_intrinsic_dimensionality,
         mean_lid as mean_lid,
     )
     from rayfl.estimate.mixture import (
         LossMixture as LossMixture,
     )
     from rayfl.estimate.neighbour_votes import (
+        measure_disagreement as measure_disagreement,
         vote_labels as vote_labels,
     )
     from rayfl.estimate.probabilities import (
+        measure_confidence as measure_confidence,
+        measure_entropy as measure_entropy,
         softmax as softmax,
+    )
+    from rayfl.estimate.scaling import (
+        average_by_class as average_by_class,
+        fill_and_scale as fill_and_scale,
     )
     from rayfl.learn.augment import (
         AUGMENTATIONS as AUGMENTATIONS,
@@ -76,10 +94,18 @@ if TYPE_CHECKING:
         Ema as Ema,
         Frozen as Frozen,
     )
+    from rayfl.learn.distance import (
+        Distance as Distance,
+        measure_distance as measure_distance,
+    )
     from rayfl.learn.divide import (
         Division as Division,
         divide as divide,
         keep_some as keep_some,
+    )
+    from rayfl.learn.fit import (
+        outputs as outputs,
+        sample_losses as sample_losses,
     )
     from rayfl.learn.judge import (
         Judged as Judged,
@@ -105,8 +131,24 @@ if TYPE_CHECKING:
         kl_divergence as kl_divergence,
         soften as soften,
     )
+    from rayfl.learn.losses.entropy import (
+        entropy as entropy,
+        negative_entropy as negative_entropy,
+        prior_cross_entropy as prior_cross_entropy,
+        prior_divergence as prior_divergence,
+    )
+    from rayfl.learn.losses.logit_adjustment import (
+        adjust_logits as adjust_logits,
+        log_prior as log_prior,
+    )
     from rayfl.learn.losses.small_loss import (
         select_small_losses as select_small_losses,
+    )
+    from rayfl.learn.losses.soft_cross_entropy import (
+        soft_cross_entropy as soft_cross_entropy,
+    )
+    from rayfl.learn.losses.squared_error import (
+        squared_error as squared_error,
     )
     from rayfl.learn.mixing import (
         average_guesses as average_guesses,
@@ -126,11 +168,13 @@ if TYPE_CHECKING:
     )
     from rayfl.learn.sample_stream import (
         SampleStream as SampleStream,
+        draw_endless_batches as draw_endless_batches,
         pair_batches as pair_batches,
     )
     from rayfl.learn.schedules import (
         Stages as Stages,
         anneal_by_cosine as anneal_by_cosine,
+        decay_by_cosine as decay_by_cosine,
         forget_rate as forget_rate,
         ramp_exponentially as ramp_exponentially,
         ramp_linearly as ramp_linearly,
@@ -164,19 +208,25 @@ if TYPE_CHECKING:
 _HOMES = {
     "rayfl.algorithms.fedavg": "FedAvg Global train",
     "rayfl.algorithms.parts.aggregation": "AGGREGATIONS Aggregation WeightedMean",
-    "rayfl.algorithms.parts.batch_norm": "find_statistics remeasure_statistics",
+    "rayfl.algorithms.parts.batch_norm": "find_statistics measure_statistics remeasure_statistics",
+    "rayfl.algorithms.parts.distance_weighting": (
+        "ByDistance dampen_by_largest dampen_by_size find_distances"
+    ),
+    "rayfl.algorithms.parts.report_weighting": "ByReport",
     "rayfl.algorithms.parts.server_training": "for_epochs refuse_idle_server",
     "rayfl.algorithms.parts.weighting": "BySize Equal WEIGHTINGS Weighting",
     "rayfl.component": "Count Fraction Natural NonNegative Positive component neutral slot",
     "rayfl.errors": "ConfigError RayflError broken",
     "rayfl.estimate.gaussian_mixture": "GaussianMixture",
-    "rayfl.estimate.lid": "mean_lid",
+    "rayfl.estimate.lid": "local_intrinsic_dimensionality mean_lid",
     "rayfl.estimate.mixture": "LossMixture",
-    "rayfl.estimate.neighbour_votes": "vote_labels",
-    "rayfl.estimate.probabilities": "softmax",
+    "rayfl.estimate.neighbour_votes": "measure_disagreement vote_labels",
+    "rayfl.estimate.probabilities": "measure_confidence measure_entropy softmax",
+    "rayfl.estimate.scaling": "average_by_class fill_and_scale",
     "rayfl.learn.augment": "AUGMENTATIONS Augmentation",
     "rayfl.learn.batches": "Batch draw_batches",
     "rayfl.learn.copies": "Ema Frozen",
+    "rayfl.learn.distance": "Distance measure_distance",
     "rayfl.learn.divide": "Division divide keep_some",
     "rayfl.learn.fit": "outputs sample_losses",
     "rayfl.learn.judge": "Judged judge",
@@ -184,20 +234,25 @@ _HOMES = {
     "rayfl.learn.losses": "LOSSES",
     "rayfl.learn.losses.base": "CROSS_ENTROPY CrossEntropy SampleLoss",
     "rayfl.learn.losses.distillation": "distillation kl_divergence soften",
+    "rayfl.learn.losses.entropy": "entropy negative_entropy prior_cross_entropy prior_divergence",
+    "rayfl.learn.losses.logit_adjustment": "adjust_logits log_prior",
     "rayfl.learn.losses.small_loss": "select_small_losses",
+    "rayfl.learn.losses.soft_cross_entropy": "soft_cross_entropy",
+    "rayfl.learn.losses.squared_error": "squared_error",
     "rayfl.learn.mixing": (
-        "average_guesses blend_losses draw_share encode_labels mix_batch mix_inputs mix_rows "
-        "refine_labels sharpen trust_guesses"
+        "average_guesses blend_losses draw_share encode_labels mix_batch mix_inputs "
+        "mix_rows refine_labels sharpen trust_guesses"
     ),
     "rayfl.learn.relabel": "relabel relabel_confident",
-    "rayfl.learn.sample_stream": "SampleStream pair_batches",
+    "rayfl.learn.sample_stream": "SampleStream draw_endless_batches pair_batches",
     "rayfl.learn.schedules": (
-        "Stages anneal_by_cosine forget_rate ramp_exponentially ramp_linearly warm_decay"
+        "Stages anneal_by_cosine decay_by_cosine forget_rate ramp_exponentially "
+        "ramp_linearly warm_decay"
     ),
     "rayfl.models.pair": "Pair",
     "rayfl.protocol": (
-        "Algorithm Blueprint Client ClientId DataRef Fleet Images Labels NobodyLeft Out Phase "
-        "Ref Replies Report SERVER Served Shard State Vector"
+        "Algorithm Blueprint Client ClientId DataRef Fleet Images Labels NobodyLeft Out "
+        "Phase Ref Replies Report SERVER Served Shard State Vector"
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

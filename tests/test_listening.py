@@ -82,7 +82,7 @@ def watch(folder: Path, process: subprocess.Popen[bytes], names: tuple[str, ...]
     return found
 
 
-@pytest.mark.parametrize("kind", ["run", "sweep", "study"])
+@pytest.mark.parametrize("kind", ["run", "sweep", pytest.param("study", marks=pytest.mark.alone)])
 def test_a_ray_of_our_own_listens_to_this_machine_alone(tmp_path: Path, kind: str) -> None:
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(SETTINGS[kind]))
     with started(tmp_path, kind, "settings.yaml") as process:

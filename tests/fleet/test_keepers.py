@@ -112,7 +112,7 @@ def test_an_actor_that_dies_in_the_middle_of_a_round_changes_no_bit(
     assert sum(place.generation for place in kept.pool) == sum(before) + 1
 
 
-@pytest.mark.parametrize("method", ["scaffold", "fedrn"])
+@pytest.mark.parametrize("method", ["scaffold", pytest.param("fedrn", marks=pytest.mark.alone)])
 def test_methods_with_large_states_do_not_see_keepers(
     method: str, tmp_path: Path, cluster: None
 ) -> None:

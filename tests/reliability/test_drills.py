@@ -61,10 +61,14 @@ def assert_same(drill: Drill, undisturbed: Comparable) -> None:
     assert (printed[1], comparable(drill.directory)) == (undisturbed[0], undisturbed)
 
 
+LONG = pytest.mark.alone
+"""Where a shorter drill of the kind is there."""
+
+
 # -- death of processes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize("actors", [2, pytest.param(1, marks=LONG), pytest.param(3, marks=LONG)])
 def test_killing_a_client_actor_and_then_the_coordinator_changes_no_bit(
     start: Start, undisturbed: Comparable, actors: int
 ) -> None:
@@ -98,7 +102,7 @@ def undisturbed_and_wide(tmp_path_factory: pytest.TempPathFactory) -> Comparable
     return comparable(drill.directory)
 
 
-@pytest.mark.parametrize("keepers", [1, 2])
+@pytest.mark.parametrize("keepers", [2, pytest.param(1, marks=LONG)])
 def test_killing_a_keeper_after_a_client_actor_changes_no_bit(
     start: Start, undisturbed_and_wide: Comparable, keepers: int
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_stopped_job_goes_on_when_it_is_submitted_again(desk: Desk, tmp_path: 
     assert_tracked_once(desk, run)
 
 
+@pytest.mark.alone
 def test_a_stopped_study_goes_on_when_it_is_submitted_again(desk: Desk, tmp_path: Path) -> None:
     job = ("jobs/study.py", "study.yaml", "--seeds", "1")
     desk.submit("study-1", *job, wait=False)

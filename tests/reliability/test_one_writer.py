@@ -45,6 +45,7 @@ def own_run(drill: Drill) -> Path:
     return Path(found[1])
 
 
+@pytest.mark.alone
 def test_two_that_go_on_beside_a_live_run_begin_runs_of_their_own(start: Start) -> None:
     live = start()
     live.await_round(2)

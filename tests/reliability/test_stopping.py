@@ -47,7 +47,9 @@ def check_stopped(drill: Drill, number: signal.Signals) -> None:
     assert int(saved[-1].stem[6:]) >= drill.reached()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.alone)]
+)
 def test_a_run_on_ray_is_stopped_beside_four_busy_processes(
     number: signal.Signals, tmp_path: Path
 ) -> None:

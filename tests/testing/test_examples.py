@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rayfl import methods
 from rayfl.cli import rayfl
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "methods"
@@ -31,3 +32,11 @@ def test_the_guide_names_files_that_are_there() -> None:
     for name in ("co_teaching.py", "semifl.py"):
         assert f"(methods/{name})" in page
         assert (EXAMPLES / name).is_file()
+
+
+def test_the_guide_speaks_of_everything_that_authors_import() -> None:
+    page = (EXAMPLES.parent / "methods.md").read_text()
+    drafts = [path.read_text() for path in EXAMPLES.rglob("*.py")]
+    functions = [name for name in methods.__all__ if name.islower()]
+    silent = [name for name in functions if not any(name in text for text in (page, *drafts))]
+    assert not silent
