@@ -61,6 +61,10 @@ class Amount:
         return apportion_total(total, sizes)
 
 
+SERVER_SETS = ("public", "validation", "labelled")
+"""The sets that a split can cut for the server, in the order in which it cuts them."""
+
+
 @component
 class Cap(Amount):
     """An `Amount` that may also be the first n rows in the order of the dataset's files."""
@@ -149,7 +153,7 @@ def split_training_set(
     place = _shuffle_places(kept, sizes, rng)
     taken = np.zeros_like(sizes)
     server: dict[str, Bools] = {}
-    for name in ("public", "validation", "labelled"):
+    for name in SERVER_SETS:
         start = taken
         amount: Amount | None = getattr(plan, name)
         taken = start + _count_wanted(amount, sizes, sizes - start, classes, f"split.{name}")

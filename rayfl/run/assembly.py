@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.config.schema import Config
-from rayfl.errors import ConfigError, broken
+from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
-from rayfl.federation.split import Role
+from rayfl.federation.split import SERVER_SETS, Role
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.streams import Streams
@@ -192,14 +192,20 @@ def take_test_set(dataset: Dataset, scenario: Scenario) -> Shard:
 def refuse_missing_sets(method: Algorithm, holdings: Holdings) -> None:
     """A method that reads a named set needs a scenario that has it."""
     for name in method.needs:
-        if name not in holdings.sets:
-            raise ConfigError(
-                broken(
-                    f"{type(method).__name__} needs the set '{name}'",
-                    f"a split without it (sets: {', '.join(sorted(holdings.sets))})",
-                    f"Set split.{name}, for example {{fraction: 0.1}} or {{per_class: 100}}.",
-                )
+        if name in holdings.sets:
+            continue
+        remedy = f"Set split.{name}, for example {{fraction: 0.1}} or {{per_class: 100}}."
+        if name not in SERVER_SETS:
+            # It is the method that is wrong: no split has such a set.
+            guess = suggest_nearest(name, SERVER_SETS)
+            remedy = " ".join(filter(None, [guess, f"A split knows {', '.join(SERVER_SETS)}."]))
+        raise ConfigError(
+            broken(
+                f"{type(method).__name__} needs the set '{name}'",
+                f"a split without it (sets: {', '.join(sorted(holdings.sets))})",
+                remedy,
             )
+        )
 
 
 def filled_network(recipe: NetworkRecipe, weights: NDArray[np.float32]) -> nn.Module:

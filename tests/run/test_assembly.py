@@ -174,6 +174,15 @@ def test_a_missing_set_is_refused_with_a_remedy(tmp_path: Path) -> None:
         refuse_missing_sets(Asking(), held(tmp_path, Asking())[0])
 
 
+def test_a_set_that_no_split_knows_is_told_from_one_that_is_missing(tmp_path: Path) -> None:
+    class Misspelt(Algorithm):
+        needs = {"labeled": "labels"}  # noqa: RUF012
+
+    match = r"needs the set 'labeled'; .* Did you mean 'labelled'\? A split knows public, valid"
+    with pytest.raises(ConfigError, match=match):
+        refuse_missing_sets(Misspelt(), held(tmp_path, Algorithm())[0])
+
+
 # -- numbers ---------------------------------------------------------------------------------------
 
 
