@@ -45,11 +45,11 @@ checkpoints, which the others lack as well.
 
 ON_W3_NOTE = """\
 W3 with another method, each raced in turns with a plain loop of two processes that runs the same
-one; a test holds that both compute the same weights. A round is whole: FedProx's one step begins where
-it is pulled to, and the pull is computed none the less; SCAFFOLD's includes the clients' control
-variates and their way to and from the actors. FedDS's votes on 200 public images and its EM are
-subtracted from both (from the end of the last client's training to the weights being known, by the
-clock of the process that leads), and stand in a column of their own; `runs` have them.
+one; a test holds that both compute the same weights. A round is whole: FedProx's one step begins
+where it is pulled to, and the pull is computed none the less; SCAFFOLD's includes the clients'
+control variates and their way to and from the actors. FedDS's votes on 200 public images and its EM
+are subtracted from both (from the end of the last client's training to the weights being known, by
+the clock of the process that leads), and stand in a column of their own; `runs` have them.
 """
 
 
