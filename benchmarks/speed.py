@@ -37,7 +37,8 @@ def chosen(
     ours: str | None,
 ) -> list[str]:
     """The systems of one workload: its own, or those of the command line."""
-    if workload.key == "w6":
+    # Others do not run the methods of these.
+    if workload.key == "w6" or "-" in workload.key:
         return list(workload.systems)
     mine = [name for name in workload.systems if name.startswith("rayfl")]
     others = [name for name in workload.systems if name not in mine]
@@ -50,6 +51,16 @@ def chosen(
 
 def named(text: str | None, otherwise: list[str]) -> list[str]:
     return otherwise if text is None else [name for name in text.split(",") if name]
+
+
+def expand(text: str) -> list[str]:
+    """The workloads of the command line; `w3` stands for its other methods too."""
+    keys: list[str] = []
+    for key in text.split(","):
+        if key not in WORKLOADS:
+            raise click.BadParameter(f"workloads are {', '.join(WORKLOADS)}; got {key}")
+        keys += [key, *(name for name in WORKLOADS if name.startswith(f"{key}-"))]
+    return list(dict.fromkeys(keys))
 
 
 def adjusted(workload: Workload, quick: bool, rounds: int | None) -> Workload:
@@ -137,7 +148,7 @@ def main(
     store = output / ("quick.json" if quick else "races.json")
     races = kept(store)
     command = shlex.join(["python", "benchmarks/speed.py", *sys.argv[1:]])
-    for key in [] if document else keys.split(","):
+    for key in [] if document else expand(keys):
         workload = adjusted(WORKLOADS[key], quick, rounds)
         click.echo(f"{key}: {workload.title}")
         try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from speed_suite import document, measure, methods, race, rayfl_system, targets, workloads  # noqa: E402
-from speed_suite.bare import dealt  # noqa: E402
+from speed_suite.bare_methods import Scaffold, find_place  # noqa: E402
+from speed_suite.bare_place import Place, dealt  # noqa: E402
 from speed_suite.federation import MARK, Clock, Federation, Settings  # noqa: E402
 from speed_suite.plain import shuffled  # noqa: E402
 from speed_suite.workloads import WORKLOADS, Workload  # noqa: E402
@@ -166,6 +169,67 @@ def test_a_named_component_is_replaced_and_a_section_merged() -> None:
         "model": {"name": "linear"},
         "training": {"lr": 1, "epochs": 2},
     }
+
+
+# -- other methods in plain PyTorch ----------------------------------------------------------------
+
+
+def small_config(method: str, rounds: int) -> dict[str, Any]:
+    """8 clients of 20, 4 a round, three whole-batch steps: enough for a pull and for control
+    variates to matter."""
+    changes = dict(workloads.ON_W3[method][1])
+    if "split" in changes:
+        changes["data"] = {"samples": 8 * 20 + 30}
+        changes["split"] = {"public": {"total": 30}}
+    settings = rayfl_system.merged(workloads.tiny(clients=8, cohort=4), changes)
+    return rayfl_system.merged(settings, {"training": {"epochs": 3, "rounds": rounds}})
+
+
+def run_places(found: Federation) -> tuple[np.ndarray[Any, Any], Place]:
+    """All rounds by two places, as threads of this process; the final weights, and the first."""
+    kind = find_place(found.settings)
+    shared = kind.share(found, 2)
+    places = [kind(found, shared, rank) for rank in range(2)]
+    barrier = threading.Barrier(2, timeout=60)
+
+    def run_rounds(place: Place) -> None:
+        for cohort in found.cohorts.tolist():
+            place.run_round(cohort, barrier.wait)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(run_rounds, places))
+    return np.concatenate([tensor.numpy().ravel() for tensor in shared.weights]), places[0]
+
+
+@pytest.mark.parametrize("method", workloads.ON_W3)
+def test_the_plain_loops_method_is_rayfls(method: str, tmp_path: Path) -> None:
+    from rayfl.config.schema import validate_config
+    from rayfl.run.experiment import run
+
+    settings = small_config(method, rounds=5)
+    quiet = {**rayfl_system.QUIET, "fleet": "inline", "output": str(tmp_path)}
+    config = validate_config(rayfl_system.merged(settings, quiet))
+    workload = replace(TINY, config=settings)
+    saved = workloads.federation_of(workload, config, rounds=5)
+    saved.save(tmp_path)
+    found = Federation.load(tmp_path)
+    result = run(config)
+
+    plain, place = run_places(found)
+    np.testing.assert_allclose(plain, result.models[None], rtol=1e-4, atol=1e-5)
+    # It is the method that makes them equal.
+    averaging = replace(found, settings=replace(found.settings, method={"name": "fedavg"}))
+    assert np.abs(run_places(averaging)[0] - plain).max() > 1e-3
+    # FedDS's votes and EM are told apart by both.
+    noted = rayfl_system.apart(list(result.history))
+    assert (len(place.apart) == 5) is ("apart" in noted) is (method == "fedds")
+
+
+def test_a_plain_method_without_momentum_refuses_it() -> None:
+    settings = replace(federation([2], [[0]]).settings, momentum=0.9, method={"name": "scaffold"})
+    found = replace(federation([2], [[0]]), settings=settings)
+    with pytest.raises(ValueError, match="momentum must be 0"):
+        Scaffold.share(found, 1)
 
 
 # -- measuring -------------------------------------------------------------------------------------

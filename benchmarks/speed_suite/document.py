@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed_suite.targets import TARGETS, Races, Target
+from speed_suite.targets import STACKED, TARGETS, Races, Target, training_seconds
 
 NAMES = {
     "bare1": "plain PyTorch, 1 process x 2 threads",
@@ -43,10 +43,23 @@ checkpoints, which the others lack as well.
 """
 
 
+ON_W3_NOTE = """\
+W3 with another method, each raced in turns with a plain loop of two processes that runs the same
+one; a test holds that both compute the same weights. A round is whole: FedProx's one step begins
+where it is pulled to, and the pull is computed none the less; SCAFFOLD's includes the clients'
+control variates and their way to and from the actors. FedDS's votes on 200 public images and its EM
+are subtracted from both (from the end of the last client's training to the weights being known, by
+the clock of the process that leads), and stand in a column of their own; `runs` have them.
+"""
+
+
 def write(path: Path, races: Races) -> None:
     lines = [PREAMBLE, *targets(races)]
-    for key in sorted(races):
+    varied = [races[key] for key in sorted(races) if key.startswith("w3-")]
+    for key in sorted(races.keys() - {race["key"] for race in varied}):
         lines += methods(races[key]) if key == "w6" else section(races[key])
+        if key == "w3" and varied:
+            lines += methods_on_w3(varied)
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -185,6 +198,43 @@ def methods(race: Mapping[str, Any]) -> list[str]:
         f"{passes}; one EM takes {1000 * base['em']:.1f} ms."
     )
     return [*lines, "", note, "", *provenance(race)]
+
+
+def methods_on_w3(races: Sequence[Mapping[str, Any]]) -> list[str]:
+    """W3 with other methods: stacked rayfl against the plain loop that runs the same one."""
+    head = [
+        "method",
+        "bare2, ms a round",
+        "rayfl, stack auto, ms",
+        "votes and EM, ms",
+        "times as fast",
+        "accuracy",
+        "runs, ms",
+    ]
+    lines = ["### Other methods on W3", "", ON_W3_NOTE, row(head)]
+    lines.append(row(["---"] + ["---:"] * (len(head) - 1)))
+    lines += [row(method_cells(race)) for race in races]
+    splits_of = {race["title"]: race["systems"][STACKED] for race in races}
+    return [*lines, "", *splits(splits_of), *provenance(races[0])]
+
+
+def method_cells(race: Mapping[str, Any]) -> list[str]:
+    both = [race["systems"][name] for name in ("bare2", STACKED)]
+    theirs, ours = map(training_seconds, both)
+    return [
+        race["title"],
+        f"{1000 * theirs:.4g}",
+        f"{1000 * ours:.4g}",
+        in_pairs(both, lambda found: f"{1000 * found['apart']:.4g}" if "apart" in found else "-"),
+        f"{theirs / ours:.2f}",
+        in_pairs(both, lambda found: f"{found['accuracy']:.4f}"),
+        in_pairs(both, lambda found: " ".join(f"{1000 * s:.4g}" for s in found["all_seconds"])),
+    ]
+
+
+def in_pairs(both: Sequence[Mapping[str, Any]], show: Callable[[Mapping[str, Any]], str]) -> str:
+    """A figure of the plain loop and of rayfl, one behind the other."""
+    return " / ".join(map(show, both))
 
 
 def provenance(race: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ MARK = "RESULT "
 """What the one line of a system begins with; libraries print others."""
 
 ARRAYS = ("x", "y", "offsets", "test_x", "test_y", "cohorts")
+FEDAVG = {"name": "fedavg"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Settings:
     batch_size: int
     drop_last: bool
     """Whether a last batch that is not full is left out."""
+    method: Mapping[str, Any] = field(default_factory=FEDAVG.copy)
+    """rayfl's section of that name. Only the plain loops know others than federated averaging."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Federation:
     cohorts: NDArray[np.int64]
     initial: Sequence[NDArray[np.float32]]
     settings: Settings
+    public_x: NDArray[np.uint8] | None = None
+    """The server's unlabelled images, where the workload has some."""
 
     def rows(self, client: int) -> slice:
         """A client's samples, which lie together."""
@@ -68,6 +73,8 @@ class Federation:
     def save(self, folder: Path) -> None:
         for name in ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name))
+        if self.public_x is not None:
+            np.save(folder / "public_x.npy", self.public_x)
         np.savez(folder / "initial.npz", *self.initial)
         # Last: a folder that has it is whole.
         (folder / "settings.json").write_text(json.dumps(asdict(self.settings)))
@@ -78,6 +85,8 @@ class Federation:
         arrays: dict[str, Any] = {
             name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS
         }
+        if (folder / "public_x.npy").exists():
+            arrays["public_x"] = np.load(folder / "public_x.npy", mmap_mode="r")
         with np.load(folder / "initial.npz") as saved:
             initial = [saved[name] for name in saved.files]
         settings = Settings(**json.loads((folder / "settings.json").read_text()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.nn import functional
 from speed_suite.federation import Clock, Federation, Settings, moved
 
 TEST_BATCH = 256
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def clock_of(told: argparse.Namespace) -> Clock:
@@ -106,19 +108,39 @@ def labels(y: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(np.array(y))
 
 
+def choose_loss(settings: Settings) -> Loss:
+    """Cross-entropy, or the robust loss that the method's settings name."""
+    chosen = settings.method.get("loss")
+    if chosen is None:
+        return functional.cross_entropy
+    assert chosen["name"] == "gce"
+    return partial(generalised_cross_entropy, gamma=chosen["gamma"])
+
+
+def generalised_cross_entropy(logits: Tensor, y: Tensor, gamma: float) -> Tensor:
+    """Zhang and Sabuncu's loss: the mean of (1 - p_y^gamma) / gamma."""
+    log_p = functional.cross_entropy(logits, y, reduction="none").neg()
+    return torch.expm1(gamma * log_p).mean() / -gamma
+
+
 def train(
     net: nn.Module,
     x: Tensor,
     y: Tensor,
     settings: Settings,
+    loss: Loss = functional.cross_entropy,
+    correct: Callable[[], None] | None = None,
 ) -> None:
-    """One client's visit: shuffled mini-batches by indexing, torch's own SGD."""
+    """One client's visit: shuffled mini-batches by indexing, torch's own SGD. `correct` changes the
+    gradients before a step."""
     net.train()
     optimiser = torch.optim.SGD(net.parameters(), lr=settings.lr, momentum=settings.momentum)
     for _ in range(settings.epochs):
         for chosen in shuffled(len(x), settings):
             optimiser.zero_grad()
-            functional.cross_entropy(net(x[chosen]), y[chosen]).backward()  # type: ignore[no-untyped-call]
+            loss(net(x[chosen]), y[chosen]).backward()  # type: ignore[no-untyped-call]
+            if correct is not None:
+                correct()
             optimiser.step()
 
 

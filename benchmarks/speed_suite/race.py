@@ -104,11 +104,13 @@ def summary(
     runs: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The median of every figure; the split of the run whose round is the median one."""
-    figures = ("seconds", "startup", "total", "accuracy", "loss", "moved", "peak_mb")
+    figures = ["seconds", "startup", "total", "accuracy", "loss", "moved", "peak_mb"]
     rounds = workload.rounds_of(name)
     warmup = workload.warmup_of(name)
     middle = sorted(runs, key=lambda found: found["seconds"])[len(runs) // 2]
     medians = {}
+    if "apart" in middle:
+        figures.append("apart")
     for figure in figures:
         medians[figure] = median(found[figure] for found in runs)
     samples = federation.samples(warmup, rounds) / (rounds - warmup)

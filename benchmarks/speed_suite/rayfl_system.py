@@ -180,6 +180,7 @@ def report(
     actors = 1 if result.config.fleet == "inline" else 2
     answer(
         **facts,
+        **apart(result.history[warmup:]),
         accuracy=metrics["test/accuracy"],
         loss=metrics["test/loss"],
         moved=distance(result),
@@ -188,6 +189,12 @@ def report(
         rounds_log=per_round(result.history),
         versions=library_versions(),
     )
+
+
+def apart(history: list[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds a round that are not local training, where the method noted them."""
+    noted = [record["metrics"].get("pace/apart_s") for record in history]
+    return {} if None in noted else {"apart": float(np.mean(noted))}
 
 
 def distance(result: Any) -> float:

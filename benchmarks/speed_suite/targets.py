@@ -8,6 +8,7 @@ from typing import Any
 
 Races = Mapping[str, Mapping[str, Any]]
 Reading = Callable[[Races], float | None]
+STACKED = "rayfl-stacked"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,25 @@ def faster(workload: str, other: str, ours: str = "rayfl") -> Reading:
         return float(theirs["seconds"] / mine["seconds"])
 
     return read
+
+
+def faster_training(workload: str) -> Reading:
+    """How many times as fast stacked local training is as that of bare2, without what both tell
+    apart."""
+
+    def read(races: Races) -> float | None:
+        mine = system(races, workload, STACKED)
+        theirs = system(races, workload, "bare2")
+        if mine is None or theirs is None:
+            return None
+        return training_seconds(theirs) / training_seconds(mine)
+
+    return read
+
+
+def training_seconds(found: Mapping[str, Any]) -> float:
+    """Seconds a round without those that are told apart: FedDS's votes and EM."""
+    return float(found["seconds"] - found.get("apart", 0.0))
 
 
 def smaller(workload: str, other: str) -> Reading:
@@ -109,7 +129,6 @@ def started(workload: str) -> Reading:
     return read
 
 
-STACKED = "rayfl-stacked"
 TARGETS = (
     *(Target(f"{w.upper()} in fp32 against bare2", faster(w, "bare2"), 1.2) for w in ("w1", "w2")),
     *(
@@ -119,6 +138,14 @@ TARGETS = (
     *(
         Target(f"{w.upper()}, stacked, against bare2", faster(w, "bare2", STACKED), 3.0)
         for w in ("w3", "w4")
+    ),
+    Target("W3 with FedProx, stacked, against its bare2", faster_training("w3-fedprox"), 2.5),
+    Target("W3 with SCAFFOLD, stacked, against its bare2", faster_training("w3-scaffold"), 2.5),
+    Target("W3 with loss gce, stacked, against its bare2", faster_training("w3-gce"), 2.5),
+    Target(
+        "W3 with FedDS, stacked, against its bare2, votes and EM apart",
+        faster_training("w3-fedds"),
+        2.5,
     ),
     Target("W3, stacked, against Flower", faster("w3", "flower", STACKED), 100.0),
     Target("W4, stacked, against Flower", faster("w4", "flower", STACKED), 300.0),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.dawid_skene_weighting import DawidSkeneWeighting
 from rayfl.component import component
 from rayfl.learn.fit import compute_outputs
-from rayfl.protocol import Client, Fleet, Out, Vector
+from rayfl.protocol import Client, ClientId, Fleet, Out, Replies, Vector
 
 
 @component
@@ -51,3 +53,15 @@ class PacedFedAvg(FedAvg):
         fleet.log(**{f"pace/{name}": taken for name, taken in paced.items()})
         fleet.log(**{"pace/samples": float(sum(report["n"] for report in passed.values()))})
         return after
+
+
+@component
+class TimedDawidSkeneWeighting(DawidSkeneWeighting):
+    """FedDS's weighting that notes how long votes and EM took: when it begins, all clients have
+    returned."""
+
+    def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:
+        began = time.perf_counter()
+        weights = DawidSkeneWeighting.__call__(self, got, fleet)
+        fleet.log(**{"pace/apart_s": time.perf_counter() - began})
+        return weights

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from speed_suite.federation import Federation, Settings
+from speed_suite.federation import FEDAVG, Federation, Settings
 from speed_suite.plain import NETWORKS, TEST_BATCH, images, network_of
 from speed_suite.rayfl_system import merged
 
@@ -134,6 +134,44 @@ METHODS: Config = merged(
     },
 )
 
+ON_W3: Mapping[str, tuple[str, Config]] = {
+    "fedprox": ("FedProx", {"method": {"name": "fedprox", "mu": 0.05}}),
+    "scaffold": ("SCAFFOLD", {"method": {"name": "scaffold", "option": "II"}}),
+    "gce": (
+        "FedAvg, loss gce",
+        {"method": {"name": "fedavg", "loss": {"name": "gce", "gamma": 0.7}}},
+    ),
+    "fedds": (
+        "FedDS",
+        {
+            "method": {
+                "name": "fedds",
+                "weighting": "speed_suite.watched:TimedDawidSkeneWeighting",
+            },
+            # Clients keep their 20 samples each.
+            "data": {"samples": 20 * 1000 + 200},
+            "split": {"public": {"total": 200}},
+        },
+    ),
+}
+"""The methods that run on W3 beside federated averaging, each against a plain loop that runs it
+too."""
+
+
+def on_w3(method: str) -> Workload:
+    """W3 with another method."""
+    title, changes = ON_W3[method]
+    return Workload(
+        f"w3-{method}",
+        title,
+        "tiny_mlp",
+        merged(tiny(1000, 100), changes),
+        {"": 400, "rayfl-stacked": 1200} if method != "fedds" else {"": 200},
+        {"": 50},
+        ("bare2", "rayfl-stacked"),
+    )
+
+
 WORKLOADS: dict[str, Workload] = {
     workload.key: workload
     for workload in (
@@ -168,6 +206,7 @@ WORKLOADS: dict[str, Workload] = {
             {"": 50, "naive": 10, "flower": 2},
             (*EVERYBODY, "rayfl-stacked"),
         ),
+        *map(on_w3, ON_W3),
         Workload(
             "w4",
             "10,000 clients of 20, 200 a round, MLP 64-64-10, one step of 20",
@@ -279,7 +318,9 @@ def federation_of(workload: Workload, config: Any, rounds: int) -> Federation:
             training.epochs,
             training.batch_size,
             training.drop_last,
+            workload.config.get("method", FEDAVG),
         ),
+        public_x=holdings.sets["public"].x if "public" in holdings.sets else None,
     )
 
 
