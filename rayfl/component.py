@@ -39,6 +39,30 @@ def component(cls: type[T]) -> type[T]:
     return cast(type[T], validated(frozen=True, kw_only=True, config=settings)(cls))
 
 
+def is_all_ours(value: object) -> bool:
+    """Whether a component, and all that it is made of, is code of this package.
+
+    Parameters
+    ----------
+    value
+        A component, or any settings with components in them.
+    """
+    if isinstance(value, Mapping):
+        return all(map(is_all_ours, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(is_all_ours, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return _is_ours(type(value)) and is_all_ours(parts)
+    if isinstance(value, BaseModel):
+        return _is_ours(type(value)) and is_all_ours(dict(value))
+    return not callable(value) or _is_ours(value)
+
+
+def _is_ours(named: object) -> bool:
+    return str(getattr(named, "__module__", "")).partition(".")[0] == __package__
+
+
 class Registry(Generic[T]):
     """Short names for the components of one kind, imported on first use."""
 

@@ -104,8 +104,8 @@ if TYPE_CHECKING:
         keep_some as keep_some,
     )
     from rayfl.learn.fit import (
-        outputs as outputs,
-        sample_losses as sample_losses,
+        compute_losses as compute_losses,
+        compute_outputs as compute_outputs,
     )
     from rayfl.learn.judge import (
         Judged as Judged,
@@ -228,7 +228,7 @@ _HOMES = {
     "rayfl.learn.copies": "Ema Frozen",
     "rayfl.learn.distance": "Distance measure_distance",
     "rayfl.learn.divide": "Division divide keep_some",
-    "rayfl.learn.fit": "outputs sample_losses",
+    "rayfl.learn.fit": "compute_losses compute_outputs",
     "rayfl.learn.judge": "Judged judge",
     "rayfl.learn.local_fit": "BatchLoss Fit Fitting Pull Trained",
     "rayfl.learn.losses": "LOSSES",

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from rayfl.algorithms.fedavg import FedAvg
+from rayfl.algorithms.parts.weighting import Equal
 from rayfl.component import (
     Count,
     Fraction,
@@ -20,12 +22,28 @@ from rayfl.component import (
     Registry,
     component,
     import_path,
+    is_all_ours,
     slot,
 )
 from rayfl.config.files import read_file
 from rayfl.errors import ConfigError
+from rayfl.learn.losses.base import CrossEntropy
 
 HERE = __name__
+
+
+@component
+class OwnFedAvg(FedAvg):
+    """A method of somebody else's."""
+
+
+@component
+class OwnLoss(CrossEntropy):
+    """A loss of somebody else's."""
+
+
+def print_nothing() -> None:
+    """A function of somebody else's."""
 
 
 @component
@@ -239,3 +257,23 @@ def test_a_module_beside_a_configuration_is_found_until_the_next_configuration_i
     assert [entry for entry in sys.path if entry not in before] == [str(tmp_path / "other")]
     # What Python puts first stays first.
     assert sys.path[0] == before[0]
+
+
+# -- whose code it is ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "ours"),
+    [
+        (FedAvg(), True),
+        (FedAvg(weighting=Equal()), True),
+        ({"training": [FedAvg(), "sgd", 0.1]}, True),
+        (Wheel(), False),
+        ([FedAvg(), {"parts": (Wheel(),)}], False),
+        (FedAvg(loss=OwnLoss()), False),
+        (OwnFedAvg(), False),
+        (print_nothing, False),
+    ],
+)
+def test_code_from_outside_is_found_however_deep_it_lies(value: object, ours: bool) -> None:
+    assert is_all_ours(value) is ours

@@ -166,7 +166,7 @@ def as_targets(values: NDArray[Any] | None) -> NDArray[Any] | None:
     """
     if values is None:
         return None
-    wanted = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int64
+    wanted = np.float32 if values.dtype.kind == "f" else np.int64
     return np.asarray(values, wanted)
 
 

@@ -108,7 +108,8 @@ class Course:
         passes.backward += max(passes.open, len(batch.index))
         factor = 1.0 if self.wish.schedule is None else self.wish.schedule(batch.step)
         for name, descent in self.descents.items():
-            self.changes[name].apply()
+            if self.changes[name].any:
+                self.changes[name].apply()
             descent.step(factor)
         if self.wish.after_step is not None:
             self.wish.after_step(self.trained)

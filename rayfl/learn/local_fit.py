@@ -167,6 +167,8 @@ def refuse_misfits(wish: Fit, size: int) -> None:
     if wish.keep is not None and np.asarray(wish.keep).dtype != np.bool_:
         # Positions would be taken for a mask.
         raise RayflError(broken("a Fit's keep is a mask", np.asarray(wish.keep).dtype))
+    if wish.keep is None and wish.sample_weights is None and wish.targets is None:
+        return
     for name in ("keep", "sample_weights", "targets"):
         array = getattr(wish, name)
         if array is not None and len(array) != size:

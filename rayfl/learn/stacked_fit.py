@@ -73,13 +73,15 @@ class Job:
     client: Trainee
     wish: Fit
     settings: LocalTraining
+    targets: NDArray[Any]
 
-    @property
-    def targets(self) -> NDArray[Any]:
-        own = self.client.y if self.wish.targets is None else self.wish.targets
-        found = as_targets(own)
-        assert found is not None
-        return found
+    @classmethod
+    def of(cls, learner: Learner, visited: Trainee, wish: Fit) -> Job:
+        client = visited if wish.client is None else wish.client
+        refuse_misfits(wish, len(client.x))
+        targets = as_targets(client.y if wish.targets is None else wish.targets)
+        assert targets is not None
+        return cls(client, wish, resolve_settings(learner.training, wish.settings), targets)
 
     def is_like(self, other: Job) -> bool:
         """Whether both can share a stack."""
@@ -117,11 +119,7 @@ def carry_out_together(
     clients, wishes
         Side by side; every wish can be stacked.
     """
-    jobs = []
-    for client, wish in zip(clients, wishes, strict=True):
-        trainee = client if wish.client is None else wish.client
-        refuse_misfits(wish, len(trainee.x))
-        jobs.append(Job(trainee, wish, resolve_settings(learner.training, wish.settings)))
+    jobs = [Job.of(learner, client, wish) for client, wish in zip(clients, wishes, strict=True)]
     trained: dict[int, Trained] = {}
     most = count_copies(learner.shape_of().n_parameters)
     for members in _group_alike(jobs):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.component import is_all_ours
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.federation.dataset import Dataset
@@ -93,8 +94,15 @@ class LearnerRecipe:
 
         keep_freed_memory()
         config = self.network.config
-        batch, shape = config.evaluation.batch_size, self.network.shape
-        return Learner(self.network, config.training, self.normalisation, self.device, batch, shape)
+        return Learner(
+            self.network,
+            config.training,
+            self.normalisation,
+            self.device,
+            config.evaluation.batch_size,
+            self.network.shape,
+            foreign=not is_all_ours(config),
+        )
 
 
 def build_spec(config: Config, dataset: Dataset, scenario: Scenario, device: str) -> Spec:

@@ -31,7 +31,7 @@ def ray_pool(on_ray: BaseFleet) -> RayFleet:
     assert isinstance(on_ray, RayFleet)
     await_actors(on_ray)
     on_ray.seconds_per_sample = 0.0
-    on_ray.expectation.grid = None
+    on_ray.expectation.known.clear()
     return on_ray
 
 

@@ -19,6 +19,7 @@ from rayfl.fleet.on_ray.pool import ActorPool, Greeting, Place
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.on_ray.reduction import (
     FAN_IN,
+    ArrivedUpdate,
     EarlySum,
     GatheredSums,
     LoneUpdate,
@@ -69,6 +70,12 @@ def shared_memory() -> SharedMemory:
 def test_a_mean_of_one_is_that_one() -> None:
     assert LoneUpdate().fits(placed(LARGE, clients=1))
     assert not LoneUpdate().fits(placed(SMALL, clients=2))
+
+
+def test_what_came_along_needs_no_call() -> None:
+    there = replace(placed(SMALL, clients=1), arrived=np.ones(3, np.float32))
+    assert ArrivedUpdate().fits(there)
+    assert not ArrivedUpdate().fits(placed(SMALL, clients=1))
 
 
 def test_early_sums_need_to_be_there() -> None:

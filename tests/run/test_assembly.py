@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -181,6 +182,25 @@ def test_a_set_that_no_split_knows_is_told_from_one_that_is_missing(tmp_path: Pa
     match = r"needs the set 'labeled'; .* Did you mean 'labelled'\? A split knows public, valid"
     with pytest.raises(ConfigError, match=match):
         refuse_missing_sets(Misspelt(), held(tmp_path, Algorithm())[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "drawn"),
+    [({"name": "fedavg"}, False), ({"name": "tests.reliability.methods:Stateful"}, True)],
+)
+def test_global_streams_are_seeded_where_code_from_outside_may_draw_from_them(
+    method: dict[str, Any], drawn: bool, tmp_path: Path
+) -> None:
+    config = toy_config(Row("toy", method), tmp_path)
+    learner = build_spec(config, *open_federation(config, 0), "cpu").make_learner()
+    learner.seed_streams(1)
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    left = (random.random(), np.random.random())  # noqa: NPY002
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    learner.seed_streams(1)
+    assert ((random.random(), np.random.random()) != left) is drawn  # noqa: NPY002
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ def test_the_guide_names_files_that_are_there() -> None:
 def test_the_guide_speaks_of_everything_that_authors_import() -> None:
     page = (EXAMPLES.parent / "methods.md").read_text()
     drafts = [path.read_text() for path in EXAMPLES.rglob("*.py")]
+    for name in methods.__all__:
+        assert getattr(methods, name) is not None
     functions = [name for name in methods.__all__ if name.islower()]
     silent = [name for name in functions if not any(name in text for text in (page, *drafts))]
     assert not silent

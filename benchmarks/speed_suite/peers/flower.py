@@ -64,6 +64,8 @@ def visit(message: Message, _: Context) -> Message:
     told = message.content["config"]
     federation, net = desk(str(told["folder"]))
     client = int(told["client"])
+    # Two rounds with batches of chance end as much as two points apart.
+    torch.manual_seed(int(told["round"]) * federation.clients + client)
     load(net, [torch.tensor(array.numpy()) for array in message.content["arrays"].values()])
     rows = federation.rows(client)
     train(
@@ -105,12 +107,15 @@ class Recorded(FedAvg):  # type: ignore[misc]
         messages = list(super().configure_train(server_round, arrays, config, grid))
         cohort = self.federation.cohorts[server_round - 1].tolist()
         return [
-            self.addressed(message, arrays, client)
+            self.addressed(message, arrays, server_round, client)
             for message, client in zip(messages, cohort, strict=True)
         ]
 
-    def addressed(self, message: Message, arrays: ArrayRecord, client: int) -> Message:
-        config = ConfigRecord({"client": client, "folder": str(self.told.folder)})
+    def addressed(
+        self, message: Message, arrays: ArrayRecord, server_round: int, client: int
+    ) -> Message:
+        told = {"client": client, "round": server_round, "folder": str(self.told.folder)}
+        config = ConfigRecord(told)
         content = RecordDict({"arrays": arrays, "config": config})
         return Message(
             content=content,

@@ -21,9 +21,9 @@ from rayfl.fleet.on_ray.values import (
     take_out,
     take_out_leaf,
 )
-from rayfl.fleet.sums.early_sums import Expected
-from rayfl.fleet.sums.exact_sums import Partial
+from rayfl.fleet.sums.early_sums import ExpectedMeans, MadeSums
 from rayfl.fleet.sums.shared_memory import Page
+from rayfl.fleet.sums.updates import NamedVectors
 from rayfl.protocol import ClientId, Phase, Ref
 
 Inputs = Mapping[str, object]
@@ -106,7 +106,7 @@ class PackedCall(NamedTuple):
     batch: TaskBatch
     shared: Inputs
     forgotten: Sequence[int]
-    expected: Expected | None
+    expected: ExpectedMeans
     chain: bool
 
 
@@ -120,8 +120,8 @@ class Call:
     shared: Inputs
     forgotten: Sequence[int] = ()
     """Maps whose updates the actor may drop."""
-    expected: Expected | None = None
-    """The part in a mean that these clients are expected to have."""
+    expected: ExpectedMeans = field(default_factory=dict)
+    """The parts in means that these clients are expected to have."""
     chain: bool = False
     beside_rounds: bool = False
     """An errand's: nobody waits for it, and it may take long."""
@@ -140,14 +140,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call of an actor brings back: outcomes, their sum where one was expected, small
-    states, and pages."""
+    """What a call of an actor brings back: outcomes, their sums where any were expected, small
+    states, pages, and what the server made if it is small."""
 
     done: list[Done]
-    sum: Partial | None = None
+    sums: MadeSums = field(default_factory=dict)
     states: Mapping[ClientId, bytes] = field(default_factory=dict)
     pages: Mapping[ClientId, Mapping[str, Page]] = field(default_factory=dict)
     """Where large updates lie for all to see, as far as they were made there."""
+    updates: Mapping[ClientId, NamedVectors] = field(default_factory=dict)
     kept: Mapping[ClientId, Handle] = field(default_factory=dict)
     """Handles of the large states, where a keeper has collected them."""
 

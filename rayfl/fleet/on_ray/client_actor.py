@@ -21,11 +21,11 @@ from rayfl.fleet.on_ray.calls import Answer, Inputs, PackedCall
 from rayfl.fleet.on_ray.gpu_probe import measure_footprint
 from rayfl.fleet.on_ray.placement import Placement
 from rayfl.fleet.on_ray.socket_calls import pickle_answer, serve_method
-from rayfl.fleet.on_ray.values import STATE_BYTES, fill_in
-from rayfl.fleet.sums.early_sums import Expected
+from rayfl.fleet.on_ray.values import INLINE_BYTES, STATE_BYTES, fill_in
+from rayfl.fleet.sums.early_sums import ExpectedMeans, MadeSums
 from rayfl.fleet.sums.exact_sums import Grid, Partial, finish_mean, merge_partials, whole_sum
 from rayfl.fleet.sums.shared_memory import Opened, Page, Pages
-from rayfl.fleet.sums.updates import UpdateId
+from rayfl.fleet.sums.updates import NamedVectors, UpdateId
 from rayfl.protocol import ClientId, Vector
 
 log = logging.getLogger("rayfl")
@@ -87,7 +87,8 @@ class ClientActor:
             small = self._keep_states(number, [(done, state) for done, state in results if state])
             clients = [outcome.client for outcome in done]
             pages = self.executor.updates.find_pages(number, clients, self.pages)
-            return Answer(done, self._sum_early(number, call.expected, done), small, pages)
+            sums = self._sum_early(number, call.expected, done)
+            return Answer(done, sums, small, pages, self._bring_along(number, done))
 
     def answer(self, common: bytes, own: bytes, *values: object) -> tuple[list[ClientId], bytes]:
         """`run` for a keeper: whose states it is to collect, and an answer that it hands on
@@ -116,15 +117,26 @@ class ClientActor:
                 self.states.setdefault(number, {})[done.client] = dict(state)
         return small
 
-    def _sum_early(
-        self, number: int, expected: Expected | None, done: Sequence[Done]
-    ) -> Partial | None:
-        """The part of the mean that is expected of these clients."""
+    def _sum_early(self, number: int, expected: ExpectedMeans, done: Sequence[Done]) -> MadeSums:
+        """The parts of the means that are expected of these clients."""
         # Without the diverged, the mean is another one, with weights that nobody expected.
-        if expected is None or not all("w" in one.peaks and one.finite for one in done):
-            return None
-        weights = {UpdateId(number, client): w for client, w in expected.weights.items()}
-        return self.executor.updates.partial("w", weights, expected.grid)
+        if not all(one.finite for one in done):
+            return {}
+        found = {}
+        for key, mean in expected.items():
+            if all(key in one.peaks for one in done):
+                weights = {UpdateId(number, client): w for client, w in mean.weights.items()}
+                found[key] = self.executor.updates.partial(key, weights, mean.grid)
+        return found
+
+    def _bring_along(self, number: int, done: Sequence[Done]) -> dict[ClientId, NamedVectors]:
+        """What the server made, which is wanted next; clients' updates are only ever averaged."""
+        made = [one for one in done if one.client < 0 and one.finite]
+        return {
+            one.client: self.executor.updates.vectors(UpdateId(number, one.client))
+            for one in made
+            if 0 < sum(one.update_bytes.values()) <= INLINE_BYTES
+        }
 
     def _forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:

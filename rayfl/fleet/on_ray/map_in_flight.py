@@ -15,8 +15,9 @@ from rayfl.fleet.on_ray.placement import HandOutPlan
 from rayfl.fleet.on_ray.pool import Place
 from rayfl.fleet.on_ray.transport import Pending, PlaceDied
 from rayfl.fleet.on_ray.values import Handle, Packed
-from rayfl.fleet.sums.early_sums import EarlySums, Expected
+from rayfl.fleet.sums.early_sums import EarlySums, ExpectedMeans
 from rayfl.fleet.sums.shared_memory import Page
+from rayfl.fleet.sums.updates import NamedVectors
 from rayfl.protocol import ClientId, Phase
 
 LIVES_OF_A_TASK = 4
@@ -50,16 +51,18 @@ class MapInFlight:
         self,
         number: int,
         phase: Phase,
-        expected: Expected | None = None,
+        expected: ExpectedMeans | None = None,
         chain: bool = False,
         beside_rounds: bool = False,
     ) -> None:
         self.number, self.phase = number, phase
         self.chain, self.beside_rounds = chain, beside_rounds
-        self.early = EarlySums(expected)
+        self.early = EarlySums(expected or {})
         # Where updates lie, and on which pages the large ones among them.
         self.where: dict[ClientId, Place] = {}
         self.pages: dict[ClientId, Mapping[str, Page]] = {}
+        # Small updates of the server's, which came along.
+        self.arrived: dict[ClientId, NamedVectors] = {}
 
     def start(self, plan: HandOutPlan[Task], tasks: Iterable[Task], shared: Inputs) -> None:
         """Set out: for the first time, or once more with those whose updates are lost."""
@@ -135,7 +138,8 @@ class MapInFlight:
 
     def note_answer(self, call: CallInFlight, answer: Answer) -> None:
         """All that a call brought back, once its states are safe."""
-        self.early.add(answer.sum)
+        self.early.add(answer.sums)
+        self.arrived |= answer.updates
         for outcome in answer.done:
             self.done[outcome.client] = outcome
             self.where[outcome.client] = call.place

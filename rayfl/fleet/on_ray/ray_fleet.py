@@ -44,7 +44,7 @@ from rayfl.fleet.sums.early_sums import MeanExpectation
 from rayfl.fleet.sums.exact_sums import Partial
 from rayfl.fleet.sums.shared_memory import LEAST_BYTES, Page
 from rayfl.fleet.sums.updates import UpdateId
-from rayfl.protocol import ClientId, Phase, Ref
+from rayfl.protocol import ClientId, Phase, Ref, Vector
 
 Wanted = TypeVar("Wanted")
 NO_MAP = -1
@@ -106,7 +106,7 @@ class RayFleet(BaseFleet):
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Handle]]:
         flight = self.flights.get(number)
         if flight is None:
-            expected = None if chain else self.expectation.expect(tasks)
+            expected = {} if chain else self.expectation.expect(tasks)
             flight = self.flights[number] = MapInFlight(number, phase, expected, chain)
         flight.start(self._plan(tasks, chain), tasks.values(), store_large_arrays(shared))
         while flight.open:
@@ -213,12 +213,14 @@ class RayFleet(BaseFleet):
     def reduce(self, mean: Mean) -> Ref:
         while True:
             early = self._match_expectation(mean)
-            # Sums that are here already outlive the actors that made them.
-            parts = self._locate(mean.weights, mean.maps) if early is None else {}
+            arrived = self._find_arrived(mean)
+            # What is here already outlives the actors that made it.
+            away = early is None and arrived is None
+            parts = self._locate(mean.weights, mean.maps) if away else {}
             try:
                 with self.clock.running("reduce"):
                     pages = self._find_pages(mean) if mean.nbytes >= LEAST_BYTES else {}
-                    handle = self.reduction.run(PlacedMean(mean, parts, early, pages))
+                    handle = self.reduction.run(PlacedMean(mean, parts, early, pages, arrived))
                     return Ref(handle, nbytes=mean.nbytes)
             except PlaceDied:
                 self.pool.bury_the_dead()
@@ -234,12 +236,18 @@ class RayFleet(BaseFleet):
 
     def _match_expectation(self, mean: Mean) -> list[Partial] | None:
         """Sums that were made early, if they are this mean's; and a new expectation."""
-        # Named updates come in pairs with means of different weights: there is nothing to expect.
-        if mean.lone or mean.map_number is None or mean.key != "w" or mean.nbytes > INLINE_BYTES:
+        if mean.lone or mean.map_number is None or mean.nbytes > INLINE_BYTES:
             return None
         weights = {update.client: weight for update, weight in mean.weights.items()}
-        self.expectation.learn(weights, mean.grid)
-        return self.flights[mean.map_number].early.find(weights, mean.grid)
+        self.expectation.learn(mean.key, weights, mean.grid)
+        return self.flights[mean.map_number].early.find(mean.key, weights, mean.grid)
+
+    def _find_arrived(self, mean: Mean) -> Vector | None:
+        """The one update that this mean is of, where it came with its call's answer."""
+        if mean.lone is None:
+            return None
+        number, client = mean.lone
+        return self.flights[number].arrived.get(client, {}).get(mean.key)
 
     def examine(
         self,

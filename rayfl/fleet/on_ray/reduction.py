@@ -26,6 +26,7 @@ from rayfl.fleet.sums.shared_memory import (
     Pages,
 )
 from rayfl.fleet.sums.updates import UpdateId
+from rayfl.protocol import Vector
 
 log = logging.getLogger("rayfl")
 
@@ -43,6 +44,8 @@ class PlacedMean:
     """All sums that make up this mean, where they were made on an expectation."""
     pages: Mapping[UpdateId, Page] | None = None
     """Of those updates that were made on one."""
+    arrived: Vector | None = None
+    """The only update, where it is here already."""
 
     @property
     def small(self) -> bool:
@@ -61,8 +64,19 @@ class WayToMean(ABC):
         """The mean; None where it turned out that this way leads nowhere. Raises PlaceDied."""
 
 
+class ArrivedUpdate(WayToMean):
+    """What the server made came with the answer of its call: no further call is needed."""
+
+    def fits(self, placed: PlacedMean) -> bool:
+        return placed.arrived is not None
+
+    def run(self, placed: PlacedMean) -> Handle:
+        assert placed.arrived is not None
+        return Inlined(freeze_array(placed.arrived))
+
+
 class LoneUpdate(WayToMean):
-    """The update itself becomes an object of its own."""
+    """The update itself: a large one becomes an object of its own."""
 
     def fits(self, placed: PlacedMean) -> bool:
         # A mean of one is that one, bit for bit; a sum would turn -0.0 into 0.0.
@@ -70,7 +84,11 @@ class LoneUpdate(WayToMean):
 
     def run(self, placed: PlacedMean) -> Handle:
         (place,) = placed.parts
-        return settle_vector(place.actor, "single", placed.mean.lone, placed.mean.key)
+        lone, key = placed.mean.lone, placed.mean.key
+        if not placed.small:
+            return settle_vector(place.actor, "single", lone, key)
+        ((_, vector),) = gather_answers([place.actor.single.remote(lone, key)])
+        return Inlined(freeze_array(vector))
 
 
 class EarlySum(WayToMean):
@@ -183,6 +201,7 @@ class Reduction:
     def __init__(self, pool: ActorPool) -> None:
         self.shared_memory = SharedMemory(pool)
         self.ways: list[WayToMean] = [
+            ArrivedUpdate(),
             LoneUpdate(),
             EarlySum(),
             GatheredSums(),
