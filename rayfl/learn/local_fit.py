@@ -66,7 +66,8 @@ class Pull:
     strength: float
 
 
-@dataclass(frozen=True)
+# Of a hundred thousand visits each makes one: frozen ones take three times as long to make.
+@dataclass(slots=True)
 class Fit:
     """A wish for local training.
 
@@ -125,7 +126,7 @@ class Fit:
     remember: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Trained:
     """What came of a `Fit`.
 

@@ -54,19 +54,19 @@ def can_stack_network(learner: Learner) -> bool:
 def can_stack(wish: Fit, client: Trainee) -> bool:
     """Whether this wish can be carried out beside others: one network, a loss of single samples,
     images as they are, and nothing that wants to see the network between steps."""
-    trainee = client if wish.client is None else wish.client
-    seen_between = (wish.adjust, wish.after_step, wish.schedule, wish.memory)
-    if not isinstance(wish.loss, SampleLoss) or any(part is not None for part in seen_between):
+    unseen = wish.adjust is None and wish.after_step is None and wish.schedule is None
+    forgotten = wish.memory is None and not wish.remember
+    lone = isinstance(wish.weights, np.ndarray)
+    if not (unseen and forgotten and lone and isinstance(wish.loss, SampleLoss)):
         return False
+    trainee = client if wish.client is None else wish.client
     # One alone says what is missing, and where.
     labelled = trainee.labels is not None or wish.targets is not None
-    complete = labelled and len(trainee.x) > 0
     settings = resolve_settings(trainee.learner.training, wish.settings)
-    lone = isinstance(wish.weights, np.ndarray) and not wish.remember
-    return lone and complete and isinstance(settings.augment, Unchanged)
+    return labelled and len(trainee.x) > 0 and isinstance(settings.augment, Unchanged)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Job:
     """One client's wish, with what it comes to."""
 
