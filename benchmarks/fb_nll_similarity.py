@@ -14,7 +14,12 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.estimate import cluster_by_linkage, decompose_features, similarity_matrix
+from rayfl.estimate import (
+    Criterion,
+    cluster_by_linkage,
+    decompose_features,
+    similarity_matrix,
+)
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import DATASETS, find_data_root
 from rayfl.models import ENCODERS
@@ -60,7 +65,7 @@ def main() -> None:
             [encode(dataset.train.x[rows]) for rows in users], keep=max(RANKS)
         )
         for q in RANKS:
-            print_matrix(f"{title}, q = {q}", similarity_matrix(found, q))
+            print_matrix(f"{title}, q = {q}", similarity_matrix(found, Criterion(q)))
 
 
 def drawn(
