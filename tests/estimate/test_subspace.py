@@ -194,10 +194,10 @@ def test_adaptive_takes_the_directions_above_the_threshold() -> None:
 def turn_null_space(values: Floats, vectors: Floats, rng: np.random.Generator) -> Floats:
     """The eigenvectors as another solver might give them: another basis of the null space."""
     null = values <= 1e-9 * values.max()
-    turned_back = vectors.copy()
     rotation = np.linalg.qr(rng.normal(size=(null.sum(), null.sum())))[0]
-    turned_back[:, null] = vectors[:, null] @ rotation
-    return turned_back
+    turned = vectors.copy()
+    turned[:, null] = vectors[:, null] @ rotation
+    return np.asarray(turned)
 
 
 @pytest.fixture
