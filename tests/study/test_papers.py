@@ -82,8 +82,8 @@ def test_rows_without_a_cell_are_dashes_or_sizes() -> None:
     [
         ("fedds", ["table4", "table5", "fig1", "fig3", "fig4", "fig5", "fig6"]),
         ("fedrn", [*(f"table{n}" for n in range(2, 11)), "fig1", "fig3", "fig4", "fig5"]),
-        ("fb_nll", [*(f"table{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10, 11)), "fig5"]),
-        ("fedcr", [*(f"table{n}" for n in range(2, 8)), "fig5", "fig6", "fig7", "fig9", "fig10"]),
+        ("fb_nll", [*(f"table{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10, 11)), "fig5", "noise"]),
+        ("fedcr", [*(f"table{n}" for n in range(2, 8)), *(f"fig{n}" for n in range(5, 11))]),
         (
             "local_k",
             [*(f"table{n}" for n in range(2, 10)), *(f"fig{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10))],
@@ -190,6 +190,29 @@ def test_a_studys_cells_share_runs_across_its_tables() -> None:
     assert digest(first, method="fedavg", **where) == digest(second, method="fedavg", **where)
     assert digest(first, method="fedavg+ds", **where) == digest(second, method="fedds", **where)
     assert digest(first, method="fedavg", **where) != digest(first, method="fedprox", **where)
+
+
+def test_a_figure_of_a_tables_cells_runs_them_once() -> None:
+    """FedCR's Fig. 5 shows cells of its Table 2."""
+
+    def digests(name: str) -> set[str]:
+        order = StudyOrder(PAPER / name, seeds=(0,))
+        return {order.configuration(cell, 0).config.digest for cell in order.cells if cell.runs}
+
+    assert digests("fedcr_fig5.yaml") == digests("fedcr_table2.yaml")
+
+
+@pytest.mark.parametrize("name", ["fedcr_table2.yaml", "fedcr_table5.yaml"])
+@pytest.mark.parametrize("dataset", ["cifar10", "svhn"])
+def test_iid_and_other_clients_of_fedcr_hold_equally_many_images(name: str, dataset: str) -> None:
+    order = StudyOrder(PAPER / name, seeds=(0,))
+    totals = {}
+    for cell in order.cells:
+        if cell.runs and cell.choices["dataset"] == dataset:
+            config = order.configuration(cell, 0).config
+            scenario = build_scenario(config, look_alike(dataset), 0)
+            totals[cell.choices["partition"]] = scenario.sizes().sum()
+    assert totals["iid"] == totals["noniid"]
 
 
 def test_the_random_encoder_follows_the_runs_seed() -> None:
