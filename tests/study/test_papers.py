@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from rayfl.algorithms import METHODS
+from rayfl.algorithms.fb_nll import FbNllMinus
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
+from rayfl.estimate import Criterion
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.scenario import build_scenario
 from rayfl.study.cells import is_study, list_cells, load_study
@@ -213,6 +215,14 @@ def test_iid_and_other_clients_of_fedcr_hold_equally_many_images(name: str, data
             scenario = build_scenario(config, look_alike(dataset), 0)
             totals[cell.choices["partition"]] = scenario.sizes().sum()
     assert totals["iid"] == totals["noniid"]
+
+
+def test_the_figure_over_directions_is_the_equations() -> None:
+    """FB-NLL's Fig. 5 counts every direction, however weak."""
+    order = StudyOrder(PAPER / "fb_nll_fig5.yaml", seeds=(0,))
+    methods = [order.configuration(cell, 0).config.method for cell in order.cells]
+    found = [method.criterion for method in methods if isinstance(method, FbNllMinus)]
+    assert found == [Criterion(q, "fixed", 0.0) for q in (1, 2, 5, 10, 20, 50, 100, 200, 324)]
 
 
 def test_the_random_encoder_follows_the_runs_seed() -> None:
