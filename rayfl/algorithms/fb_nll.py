@@ -224,7 +224,7 @@ class FbNllMinus(Algorithm):
         "q = 10, the number of the paper's Fig. 5, and not its Rank Selection, which takes as many "
         "directions of each dataset as exceed a small threshold, not printed (rank: adaptive, with "
         "q at least as large). On CIFAR-10 with all images, 97-104 of HoG's 324 exceed 1e-3: R is "
-        ".93-.95 within and .47-.49 across two tasks, in place of .99 and .55-.58 at q = 10. The "
+        ".93-.95 within and .47-.49 across two tasks, in place of .99 and .53-.59 at q = 10. The "
         "clusters were the same wherever both were computed.",
         "Of these, the first min(#{lambda > t}, #{e > t}) count, t = threshold * lambda_1, so that "
         "a user with few samples is compared along the directions that it has. Where none is "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -378,12 +378,12 @@ def test_one_rank_for_all_subspaces(sample_rank: int, winner: int) -> None:
     assert fleet.get(fleet.table[0]["y"]).tolist() == [winner]
 
 
-def correct_with_few_clean_samples(rank: Rank = "shared") -> list[int]:
+def correct_with_few_clean_samples() -> list[int]:
     """A user's labels, corrected by three clean samples a class in six dimensions."""
     clean, (features, truth) = three_classes(9, 0), three_classes(90, 1)
     given = np.where(np.arange(90) % 3 == 0, 0, truth).tolist()
     fleet = fleet_with([features], [given], clean)
-    FbNll(tau=0.5, class_rank=5, sample_rank=5, rank=rank).correct(fleet)
+    FbNll(tau=0.5, class_rank=5, sample_rank=5).correct(fleet)
     return list(fleet.get(fleet.table[0]["y"]).tolist())
 
 
@@ -408,10 +408,8 @@ def test_rank_and_threshold_reach_the_correction() -> None:
     whole = []
     for rank, threshold in [("shared", 1e-3), ("fixed", 1e-3), ("fixed", 0.1)]:
         fleet = fleet_with([[[3, 0, 0.01], [2, 0, 0.0]]], [[0, 0]], clean)
-        method = FbNll(
-            tau=0.5, class_rank=2, sample_rank=1, rank=cast(Rank, rank), threshold=threshold
-        )
-        method.correct(fleet)
+        how: Any = {"rank": rank, "threshold": threshold}
+        FbNll(tau=0.5, class_rank=2, sample_rank=1, **how).correct(fleet)
         whole.append(fleet.take_logged()["correction/whole_classes"])
     assert whole == [1.0, 0.0, 1.0]
 
