@@ -21,6 +21,15 @@ samples become that class; otherwise each goes to the class on whose subspace it
 longest. Labels never leave the user.
 
 Training. Each cluster averages its own model over its users, all counting the same.
+
+What is logged, once. `clusters/lowest_within` and `clusters/highest_across`: how well clusters
+stand apart in R. `correction/tau` and `correction/sample_rank`: what was calibrated.
+`correction/projection_accuracy`: the share of the server's clean samples that the projection puts
+into their own class, each half by the other's subspaces. It is what the sample-wise phase can be
+expected to reach on users' data: where it is below the share of right labels, the features are too
+weak and the correction does harm (HoG on CIFAR-10 with 25 % noise: right labels fall from .751 to
+.29-.42 at tau .9). `correction/whole_classes` and `correction/changed`: the shares of users'
+classes that phase 1 moved as a whole, and of labels that are new.
 """
 
 from __future__ import annotations
@@ -37,6 +46,7 @@ from rayfl.algorithms.fedavg import train
 from rayfl.component import Count, Fraction, component, neutral, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.estimate import (
+    Criterion,
     agglomerate,
     calibrate_correction,
     cluster_spectrally,
@@ -44,13 +54,8 @@ from rayfl.estimate import (
     decompose_features,
     find_nearest_class,
 )
-from rayfl.estimate.subspace import (
-    Rank,
-    Spectra,
-    measure_energies,
-    measure_relevance,
-    relabel_class,
-)
+from rayfl.estimate.label_correction import RANKS, relabel_class
+from rayfl.estimate.subspace import Rank, measure_energies, measure_relevance
 from rayfl.learn.losses import LOSSES
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 from rayfl.models import ENCODERS
@@ -73,10 +78,6 @@ from rayfl.protocol import (
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
 
-NULL = 1e-10
-"""Eigenvalues below this share of the largest are rounding: a user with few samples has no such
-direction."""
-
 
 @dataclass(frozen=True)
 class Clustered:
@@ -95,7 +96,7 @@ class Clustered:
 def sketch(client: Client, *, q: int) -> Out:
     """The user's top directions, for all others; its eigenvalues stay with it."""
     own = decompose_features([client.features["clustering"]], keep=q)
-    return Out(update=directions_to_send(own)[0], state={"eigenvalues": own.values[0]})
+    return Out(update=narrow(own.vectors[0]), state={"eigenvalues": own.values[0]})
 
 
 def compare(client: Client, *, others: Mapping[ClientId, Vector], method: FbNllMinus) -> Out:
@@ -105,14 +106,13 @@ def compare(client: Client, *, others: Mapping[ClientId, Vector], method: FbNllM
     relevances = {}
     for j, directions in others.items():
         energy = measure_energies(own, widen(directions)[None])[0, 0]
-        relevances[j] = float(measure_relevance(values, energy, method.rank, method.threshold))
+        relevances[j] = float(measure_relevance(values, energy, method.criterion))
     return Out({"relevance": relevances})
 
 
-def directions_to_send(own: Spectra) -> Features:
-    """Eigenvectors as they travel: zero where the data have no further direction."""
-    real = own.values > NULL * own.values[:, :1]
-    return np.where(real[:, None], own.vectors, 0.0).astype(np.float32)
+def narrow(vectors: Floats) -> Features:
+    """Eigenvectors as they travel: in single precision."""
+    return vectors.astype(np.float32)
 
 
 def widen(values: Features) -> Floats:
@@ -136,14 +136,15 @@ def count_clean(server: Client, *, clean: Shard) -> Out:
 
 def summarise(server: Client, *, clean: Shard, method: FbNll) -> Out:
     """Every clean class's eigenvectors Q^c for the users; threshold and rank from the same samples
-    if not given."""
+    if not given, and how well this rank does on them."""
     classes = features_by_class(clean)
-    found = calibrate_correction(classes, method.class_rank)
-    rank = found.sample_rank if method.sample_rank is None else method.sample_rank
+    ranks = RANKS if method.sample_rank is None else (method.sample_rank,)
+    found = calibrate_correction(classes, method.class_criterion, ranks)
+    rank = found.sample_rank
     tau = found.tau if method.tau is None else method.tau
     known = decompose_features(list(classes.values()), keep=max(method.class_rank, rank))
-    update = known.vectors.astype(np.float32)
-    return Out({"tau": tau, "sample_rank": rank}, update, state={"eigenvalues": known.values})
+    report = {"tau": tau, "sample_rank": rank, "projection_accuracy": found.accuracy}
+    return Out(report, narrow(known.vectors), state={"eigenvalues": known.values})
 
 
 def ask(client: Client, *, bases: Features, method: FbNll) -> Out:
@@ -155,21 +156,20 @@ def ask(client: Client, *, bases: Features, method: FbNll) -> Out:
     toward = []
     for label in np.unique(client.y):
         own = decompose_features([features[client.y == label]], keep=method.class_rank)
-        directions.append(directions_to_send(own)[0])
-        toward.append(
-            measure_relevance(own.values, measure_energies(own.covariances, subspaces)[0])
-        )
+        directions.append(narrow(own.vectors[0]))
+        energy = measure_energies(own.covariances, subspaces)[0]
+        toward.append(measure_relevance(own.values, energy, method.class_criterion))
     return Out(update=np.stack(directions), state={"toward": np.stack(toward)})
 
 
-def answer(server: Client, *, asked: Features, clean: Shard, values: Floats) -> Out:
+def answer(server: Client, *, asked: Features, clean: Shard, values: Floats, method: FbNll) -> Out:
     """The server's r(c, c~) of one user's classes (rows) to every clean class (columns)."""
     directions = widen(asked)
     rank = asked.shape[2]
     relevances = []
     for own, features in zip(values, features_by_class(clean).values(), strict=True):
         energy = measure_energies(measure_covariance(features)[None], directions)[0]
-        relevances.append(measure_relevance(own[:rank], energy))
+        relevances.append(measure_relevance(own[:rank], energy, method.class_criterion))
     return Out({"relevance": np.stack(relevances, axis=1)})
 
 
@@ -221,11 +221,20 @@ class FbNllMinus(Algorithm):
     deviations: ClassVar[tuple[str, ...]] = (
         "The paper names no linkage: average on 1 - R, ties to the users with the smallest "
         "numbers.",
-        "The geometric mean takes min(#{lambda > t}, #{e > t}) directions, at most q, with t = "
-        "threshold * lambda_1; the paper always takes q (rank: fixed) and leaves weak directions "
-        "open.",
-        "Directions in which a user has no variance at all (fewer samples than q) are sent as "
-        "zeros.",
+        "q = 10, the number of the paper's Fig. 5, and not its Rank Selection, which takes as many "
+        "directions of each dataset as exceed a small threshold, not printed (rank: adaptive, with "
+        "q at least as large). On CIFAR-10 with all images, 97-104 of HoG's 324 exceed 1e-3: R is "
+        ".93-.95 within and .47-.49 across two tasks, in place of .99 and .53-.59 at q = 10. The "
+        "clusters were the same wherever both were computed.",
+        "Of these, the first min(#{lambda > t}, #{e > t}) count, t = threshold * lambda_1, so that "
+        "a user with few samples is compared along the directions that it has. Where none is "
+        "weak, as with HoG on CIFAR-10 at q = 10, that is all of them: eqs. (4)-(5), which rank: "
+        "fixed with threshold: 0 takes always.",
+        "Directions in which a user or a clean class has no variance (fewer samples than q) are "
+        "zeros: which vectors span them is the eigen-solver's choice.",
+        "HoG's parameters are not printed: 9 orientations in cells of 8x8 pixels, 324 numbers.",
+        "A user's score is the accuracy of all ten outputs on clean test images of its task's "
+        "classes, after the last round; the paper does not say how many outputs count.",
         "The clusters begin with one and the same random model; the paper leaves open whether "
         "they differ.",
         "Users that a round's draw leaves out do not train; the paper's rounds have everybody "
@@ -241,16 +250,24 @@ class FbNllMinus(Algorithm):
     """Linkage of the hierarchy on 1 - R, or spectral clustering of R. Paper: hierarchical, linkage
     not given."""
     q: Count = 10
-    """Directions that a user sends. Paper: 10."""
+    """Directions that a user sends. Paper: 10 (Fig. 5), or as many as its Rank Selection finds."""
     rank: Rank = "shared"
-    """Directions that count: those with variance on both sides (`shared`), or all q (`fixed`, the
-    paper's equation)."""
+    """Directions that count: those with variance on both sides (`shared`, which also suits users
+    with few samples), those whose own eigenvalue exceeds the threshold (`adaptive`, the paper's
+    Rank Selection, if q leaves room), or all q but those weak on both sides (`fixed`; with
+    threshold 0 the paper's equations)."""
     threshold: Annotated[float, Field(ge=0, lt=1)] = 1e-3
-    """What counts as variance, as a share of the largest eigenvalue. Paper: not given."""
+    """What counts as variance, as a share of the largest eigenvalue. Paper: one a dataset, not
+    given."""
     clustering_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = HoG()
     """Phi. Paper: HoG on CIFAR-10, ResNet-18 of ImageNet on SVHN."""
     loss: Annotated[SampleLoss, slot(LOSSES), neutral("ce")] = CROSS_ENTROPY
     """The users' loss: `ce` (the paper's), or any robust loss."""
+
+    @property
+    def criterion(self) -> Criterion:
+        """How users are compared."""
+        return Criterion(self.q, self.rank, self.threshold)
 
     def encoders(self) -> Mapping[str, EncoderSpec]:
         return {"clustering": self.clustering_encoder}
@@ -327,8 +344,7 @@ class FbNll(FbNllMinus):
         "tau, l and the rank of the sample-wise phase are not printed: tau and the rank are "
         "calibrated on the halves of the server's clean samples, l is 5.",
         "One rank serves all classes in the sample-wise phase: a larger subspace would win by its "
-        "size.",
-        "All classes are candidates, and all local labels are checked, whatever the user's task.",
+        "size. A class with fewer clean samples than that has fewer directions.",
         "Labels are relabelled from one snapshot; the paper's loop might move a sample twice.",
     )
 
@@ -343,6 +359,11 @@ class FbNll(FbNllMinus):
     correction_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = ImageNetResNet18()
     """Phi of the correction. Paper: ResNet-18 of ImageNet (its weights must be at hand; `hog` needs
     none)."""
+
+    @property
+    def class_criterion(self) -> Criterion:
+        """How classes are compared: as users are, along l directions."""
+        return Criterion(self.class_rank, self.rank, self.threshold)
 
     def encoders(self) -> Mapping[str, EncoderSpec]:
         return {**super().encoders(), "correction": self.correction_encoder}
@@ -365,19 +386,20 @@ class FbNll(FbNllMinus):
         clean = fleet.data("validation")
         known = fleet.serve(summarise, clean=clean, method=self)
         bases = known["w"]
-        chosen = known.report
+        found = known.report
+        chosen = {name: found[name] for name in ("tau", "sample_rank")}
         asked = fleet.map(ask, fleet.clients, bases=bases, method=self)
         # The server's i-th task answers the i-th user.
         tasks = {k: SERVER - i for i, k in enumerate(asked)}
         each = {task: {"asked": asked.ref(k)} for k, task in tasks.items()}
         values = fleet.state(SERVER, "eigenvalues")
-        answers = fleet.map(answer, each, each=each, clean=clean, values=values)
+        answers = fleet.map(answer, each, each=each, clean=clean, values=values, method=self)
         told = {k: {"answered": answers[task]["relevance"]} for k, task in tasks.items()}
         got = fleet.map(relabel, told, each=told, bases=bases, **chosen)
         changed = sum(report["_changed"] for report in got.values())
         whole = sum(report["_whole"] for report in got.values())
         classes = sum(report["_classes"] for report in got.values())
-        fleet.log(**{f"correction/{name}": float(value) for name, value in chosen.items()})
+        fleet.log(**{f"correction/{name}": float(value) for name, value in found.items()})
         fleet.log(**{"correction/whole_classes": whole / classes})
         fleet.log(**{"correction/changed": changed / sum(map(fleet.size, fleet.clients))})
 

@@ -239,6 +239,13 @@ class FedCR(Algorithm):
         "false is eq. 4).",
         "The loss averages over the pairs of an image, then over the batch: lambda = 50 stems "
         "from CTRR's code, which does so; reduction: sum is eq. 4.",
+        "Both orders of a pair are summed, as in eq. 4; CTRR's code, from which lambda = 50 stems, "
+        "counts one, so that strength: 25 weighs as there. Scaled down on Fashion-MNIST, 4 and 50 "
+        "did alike (72.97 and 72.24, two seeds).",
+        "The gate's p is that of the weak view A(x) in training mode, with the batch's statistics; "
+        "the paper says `representation of images x`. At a client this is one more pass that "
+        "theta's running statistics see. In evaluation mode, at server and clients, "
+        "configs/methods/fedcr.yaml ends at .911 in place of .886 (seed 0), .881 of .853 (seed 1).",
         "1 - cos counts as at least `delta`: without a guard the loss has no lower bound.",
         "Clients get the newest classifier in each round, as a download; Algorithm 1 sends it "
         "once, after the pre-training (client_classifier: stale, charged at a client's first "

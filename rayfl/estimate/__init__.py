@@ -11,12 +11,19 @@ from rayfl.estimate.clustering import (
 )
 from rayfl.estimate.dawid_skene import DawidSkene, measure_reliability, weigh_by_reliability
 from rayfl.estimate.gaussian_mixture import GaussianMixture, MixtureFit
+from rayfl.estimate.label_correction import (
+    Calibration,
+    Correction,
+    calibrate_correction,
+    correct_labels,
+    find_nearest_class,
+)
 from rayfl.estimate.label_quality import (
+    Selection,
     average_known,
     measure_correlation,
-    measure_precision,
-    measure_recall,
     measure_repair,
+    measure_selection,
 )
 from rayfl.estimate.lid import (
     client_lids,
@@ -38,13 +45,9 @@ from rayfl.estimate.neighbours import (
 from rayfl.estimate.probabilities import measure_confidence, measure_entropy, softmax
 from rayfl.estimate.scaling import average_by_class, fill_and_scale
 from rayfl.estimate.subspace import (
-    Calibration,
-    Correction,
+    Criterion,
     Spectra,
-    calibrate_correction,
-    correct_labels,
     decompose_features,
-    find_nearest_class,
     pairwise_relevance,
     similarity_matrix,
 )
@@ -52,11 +55,13 @@ from rayfl.estimate.subspace import (
 __all__ = [
     "Calibration",
     "Correction",
+    "Criterion",
     "DawidSkene",
     "GaussianMixture",
     "LossMixture",
     "LossSplit",
     "MixtureFit",
+    "Selection",
     "Spectra",
     "adjusted_rand_index",
     "agglomerate",
@@ -83,10 +88,9 @@ __all__ = [
     "measure_correlation",
     "measure_disagreement",
     "measure_entropy",
-    "measure_precision",
-    "measure_recall",
     "measure_reliability",
     "measure_repair",
+    "measure_selection",
     "pairwise_relevance",
     "scale_expertise",
     "scale_similarity",

@@ -16,13 +16,24 @@ from rayfl.errors import DataError, broken
 NAN = float("nan")
 
 
-def measure_precision(
-    kept: ArrayLike,
-    given: ArrayLike,
-    truth: ArrayLike,
-    empty: float = NAN,
-) -> float:
-    """Share of right labels among the kept: |{i in S: given = true}| / |S|.
+class Selection(NamedTuple):
+    """How well the samples with right labels were picked out.
+
+    Attributes
+    ----------
+    precision
+        Share of right labels among the kept, |{i in S: given = true}| / |S|; nan if none was kept.
+    recall
+        Share of the right labels that were kept, |{i in S: given = true}| / |{i: given = true}|;
+        nan if none is right.
+    """
+
+    precision: float
+    recall: float
+
+
+def measure_selection(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> Selection:
+    """How well a method told right labels from wrong ones.
 
     Parameters
     ----------
@@ -32,44 +43,20 @@ def measure_precision(
         The labels that the samples had.
     truth
         The labels that they should have.
-    empty
-        The answer where nothing was kept.
 
     Examples
     --------
-    >>> measure_precision([True, True, False], [0, 1, 2], [0, 0, 2])
-    0.5
+    >>> measure_selection([True, True, False, False], given=[0, 1, 2, 0], truth=[0, 0, 2, 0])
+    Selection(precision=0.5, recall=0.3333333333333333)
     """
-    chosen, right = _check_mask(kept, given, truth)
-    return _divide_counts(chosen & right, chosen, empty)
-
-
-def measure_recall(
-    kept: ArrayLike,
-    given: ArrayLike,
-    truth: ArrayLike,
-    empty: float = NAN,
-) -> float:
-    """Share of the right labels that were kept: |{i in S: given = true}| / |{i: given = true}|.
-
-    Parameters
-    ----------
-    kept
-        S as a mask, one flag a sample.
-    given
-        The labels that the samples had.
-    truth
-        The labels that they should have.
-    empty
-        The answer where no label is right.
-
-    Examples
-    --------
-    >>> measure_recall([True, True, False], [0, 1, 2], [0, 0, 2])
-    0.5
-    """
-    chosen, right = _check_mask(kept, given, truth)
-    return _divide_counts(chosen & right, right, empty)
+    chosen, labels, true = _check_lengths(kept, given, truth)
+    # A list of kept indices would pass silently as a mask of mostly True.
+    if chosen.dtype != np.bool_ and chosen.size:
+        raise DataError(broken("kept is a boolean mask, one flag a label", chosen.dtype))
+    mask = chosen.astype(bool)
+    right = np.asarray(labels == true)
+    hits = mask & right
+    return Selection(_divide_counts(hits, mask), _divide_counts(hits, right))
 
 
 class Repair(NamedTuple):
@@ -174,17 +161,8 @@ def average_known(values: ArrayLike) -> Average:
     return Average(mean, int(numbers.size - known.size))
 
 
-def _check_mask(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> tuple[Bools, Bools]:
-    """Which samples were kept, and whose label is right."""
-    chosen, labels, true = _check_lengths(kept, given, truth)
-    # A list of kept indices would pass silently as a mask of mostly True.
-    if chosen.dtype != np.bool_ and chosen.size:
-        raise DataError(broken("kept is a boolean mask, one flag a label", chosen.dtype))
-    return chosen.astype(bool), labels == true
-
-
-def _divide_counts(part: Bools, whole: Bools, empty: float = NAN) -> float:
-    return float(part.sum() / whole.sum()) if whole.any() else empty
+def _divide_counts(part: Bools, whole: Bools) -> float:
+    return float(part.sum() / whole.sum()) if whole.any() else NAN
 
 
 def _check_lengths(*arrays: ArrayLike) -> tuple[NDArray[np.generic], ...]:

@@ -18,9 +18,8 @@ from rayfl.estimate import (
     adjusted_rand_index,
     average_known,
     measure_correlation,
-    measure_precision,
-    measure_recall,
     measure_repair,
+    measure_selection,
 )
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
@@ -309,8 +308,10 @@ class Judge:
         for client, mask in sorted(kept.items()):
             given, true = self._labels(client)
             for row in np.atleast_2d(mask):
-                precisions.append(measure_precision(row, given, true, empty=0.0))
-                recalls.append(measure_recall(row, given, true))
+                found = measure_selection(row, given, true)
+                # Who keeps nothing has nothing right.
+                precisions.append(found.precision if row.any() else 0.0)
+                recalls.append(found.recall)
                 shares.append(row.mean())
         if not shares:
             return {}

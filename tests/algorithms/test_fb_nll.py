@@ -17,13 +17,13 @@ from rayfl.algorithms.fb_nll import (
     Clustered,
     FbNll,
     FbNllMinus,
-    directions_to_send,
     measure_separation,
 )
 from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
 from rayfl.estimate import (
+    Criterion,
     calibrate_correction,
     correct_labels,
     decompose_features,
@@ -138,13 +138,12 @@ def test_similarities_of_turned_users(one: int, other: int, expected: float) -> 
     assert found[one, other] == found[other, one] == pytest.approx(expected, abs=2e-6)
 
 
-@pytest.mark.parametrize("rank", ["shared", "fixed"])
+@pytest.mark.parametrize("rank", ["shared", "adaptive", "fixed"])
 @pytest.mark.parametrize("q", [1, 3, 20])
 def test_exchange_gives_the_similarities_of_pooled_features(q: int, rank: Rank) -> None:
     users = random_users()
-    pooled = similarity_matrix(
-        decompose_features([user.astype(np.float32) for user in users]), q, rank
-    )
+    single = decompose_features([user.astype(np.float32) for user in users])
+    pooled = similarity_matrix(single, Criterion(q, rank))
     np.testing.assert_allclose(
         FbNllMinus(q=q, rank=rank).measure_similarities(fleet_with(users)), pooled, rtol=1e-5
     )
@@ -174,18 +173,13 @@ def test_a_user_hears_of_all_others_once() -> None:
     assert costs["down"] == 5 * 4 * 8 * 3 * 4
 
 
-def test_directions_without_data_are_sent_as_zeros() -> None:
-    found = directions_to_send(decompose_features([[[3.0, 4.0, 0.0]], [[0.0, 0.0, 0.0]]]))
-    assert np.abs(found[0, :, 0]) == pytest.approx([0.6, 0.8, 0.0])
-    assert not found[0, :, 1:].any()
-    assert not found[1].any()
-
-
 def test_a_user_with_one_sample_has_one_direction() -> None:
     """What LAPACK makes of its null space must not count."""
     users = [*random_users(2), random_users(1)[0][:1]]
     found = FbNllMinus(q=5).measure_similarities(fleet_with(users))
-    single = similarity_matrix(decompose_features([user.astype(np.float32) for user in users]), q=1)
+    single = similarity_matrix(
+        decompose_features([user.astype(np.float32) for user in users]), Criterion(1)
+    )
     assert found[2, :2] == pytest.approx(single[2, :2], rel=1e-5)
 
 
@@ -336,10 +330,10 @@ def test_messages_give_the_labels_of_pooled_data(
     FbNll(tau=tau, sample_rank=sample_rank, class_rank=2).correct(fleet)
     single = np.asarray(clean[0], np.float32)
     classes = {c: single[np.array(clean[1]) == c] for c in range(3)}
-    found = calibrate_correction(classes, 2)
+    found = calibrate_correction(classes, Criterion(2))
     level = (
         found.tau if tau is None else tau,
-        2,
+        Criterion(2),
         found.sample_rank if sample_rank is None else sample_rank,
     )
     for client, ((features, truth), given) in enumerate(zip(users, labels, strict=True)):
@@ -370,10 +364,8 @@ def test_one_rank_for_all_subspaces(sample_rank: int, winner: int) -> None:
     fleet = fleet_with([[[0.6, 0.5, 0.5]]], [[0]], clean)
     method = FbNll(class_rank=1, sample_rank=sample_rank, tau=1.0)
     got = fleet.serve(fb_nll.summarise, clean=fleet.data("validation"), method=method)
-    bases = np.array(fleet.get(got["w"]))
-    # Where a clean class has fewer directions than the rank, the rest is LAPACK's choice: none of
-    # the sample's length.
-    bases[0, :, 1:] = 0
+    # A clean class with fewer directions than the rank has zeros beyond them.
+    bases = fleet.get(got["w"])
     fleet.map(fb_nll.ask, [0], bases=bases, method=method)
     fleet.map(
         fb_nll.relabel,
@@ -384,6 +376,55 @@ def test_one_rank_for_all_subspaces(sample_rank: int, winner: int) -> None:
         sample_rank=sample_rank,
     )
     assert fleet.get(fleet.table[0]["y"]).tolist() == [winner]
+
+
+def correct_with_few_clean_samples() -> list[int]:
+    """A user's labels, corrected by three clean samples a class in six dimensions."""
+    clean, (features, truth) = three_classes(9, 0), three_classes(90, 1)
+    given = np.where(np.arange(90) % 3 == 0, 0, truth).tolist()
+    fleet = fleet_with([features], [given], clean)
+    FbNll(tau=0.5, class_rank=5, sample_rank=5).correct(fleet)
+    return list(fleet.get(fleet.table[0]["y"]).tolist())
+
+
+def test_the_servers_null_space_changes_no_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of 5 and 3 samples a class: the other two directions are the eigen-solver's choice."""
+    usual = correct_with_few_clean_samples()
+    rng, solve = np.random.default_rng(5), np.linalg.eigh
+
+    def solve_otherwise(matrix: Floats) -> tuple[Floats, Floats]:
+        values, vectors = solve(matrix)
+        null = int((values <= 1e-9 * values.max()).sum())
+        rotation = np.linalg.qr(rng.normal(size=(null, null)))[0]
+        return values, np.hstack([vectors[:, :null] @ rotation, vectors[:, null:]])
+
+    monkeypatch.setattr(np.linalg, "eigh", solve_otherwise)
+    assert [correct_with_few_clean_samples() for _ in range(5)] == [usual] * 5
+
+
+def test_rank_and_threshold_reach_the_correction() -> None:
+    """Two directions of a class with one, or with a weak one: `fixed` finds it like none."""
+    clean = np.array([[3, 0, 0], [2, 0, 0], [0, 3, 0], [0, 2, 0.1]]), [0, 0, 1, 1]
+    whole = []
+    for rank, threshold in [("shared", 1e-3), ("fixed", 1e-3), ("fixed", 0.1)]:
+        fleet = fleet_with([[[3, 0, 0.01], [2, 0, 0.0]]], [[0, 0]], clean)
+        how: Any = {"rank": rank, "threshold": threshold}
+        FbNll(tau=0.5, class_rank=2, sample_rank=1, **how).correct(fleet)
+        whole.append(fleet.take_logged()["correction/whole_classes"])
+    assert whole == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("sample_rank", [None, 2])
+def test_projection_accuracy_is_that_of_the_rank_that_is_taken(sample_rank: int | None) -> None:
+    clean, (features, truth) = three_classes(60, 0), three_classes(30, 1)
+    fleet = fleet_with([features], [truth], clean)
+    FbNll(class_rank=2, sample_rank=sample_rank).correct(fleet)
+    logged = fleet.take_logged()
+    classes = {c: np.asarray(clean[0], np.float32)[np.array(clean[1]) == c] for c in range(3)}
+    ranks = (5, 10, 20, 40) if sample_rank is None else (sample_rank,)
+    found = calibrate_correction(classes, Criterion(2), ranks)
+    assert logged["correction/projection_accuracy"] == found.accuracy
+    assert logged["correction/sample_rank"] == found.sample_rank
 
 
 def test_labels_never_leave_the_user() -> None:

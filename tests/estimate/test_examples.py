@@ -12,6 +12,7 @@ MODULES = [
     "clustering",
     "dawid_skene",
     "gaussian_mixture",
+    "label_correction",
     "label_quality",
     "lid",
     "mixture",
@@ -21,7 +22,7 @@ MODULES = [
     "scaling",
     "subspace",
 ]
-RESULTS = {"Calibration", "Correction", "MixtureFit", "Spectra", "LossSplit"}
+RESULTS = {"Calibration", "Correction", "MixtureFit", "Selection", "Spectra", "LossSplit"}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -7,9 +7,8 @@ from rayfl.errors import DataError
 from rayfl.estimate import (
     average_known,
     measure_correlation,
-    measure_precision,
-    measure_recall,
     measure_repair,
+    measure_selection,
 )
 
 TRUTH = [0, 0, 1, 1, 2, 2]
@@ -27,23 +26,27 @@ GIVEN = [0, 1, 1, 1, 2, 0]
     ids=["everything", "the right ones", "two", "the wrong ones"],
 )
 def test_label_precision_and_recall(kept: list[bool], precision: float, recall: float) -> None:
-    assert measure_precision(kept, GIVEN, TRUTH) == pytest.approx(precision)
-    assert measure_recall(kept, GIVEN, TRUTH) == pytest.approx(recall)
+    assert measure_selection(kept, GIVEN, TRUTH) == pytest.approx((precision, recall))
 
 
 def test_keeping_everything_has_precision_one_minus_the_rate() -> None:
     truth = np.zeros(100, dtype=np.int64)
     given = np.where(np.arange(100) < 37, 1, 0)
-    assert measure_precision(np.ones(100, dtype=bool), given, truth) == 0.63
+    assert measure_selection(np.ones(100, dtype=bool), given, truth).precision == 0.63
 
 
-@pytest.mark.parametrize(("empty", "expected"), [(float("nan"), float("nan")), (0.0, 0.0)])
-def test_empty_sets(empty: float, expected: float) -> None:
-    nothing, everything = [False] * 2, [True] * 2
-    assert measure_precision(nothing, [0, 1], [0, 1], empty) == pytest.approx(expected, nan_ok=True)
-    assert measure_recall(nothing, [0, 1], [0, 1], empty) == 0.0
-    assert measure_recall(everything, [0, 1], [1, 0], empty) == pytest.approx(expected, nan_ok=True)
-    assert measure_precision(everything, [0, 1], [1, 0], empty) == 0.0
+@pytest.mark.parametrize(
+    ("kept", "given", "expected"),
+    [
+        ([False] * 2, [0, 1], (float("nan"), 0.0)),
+        ([True] * 2, [1, 0], (0.0, float("nan"))),
+        ([], [], (float("nan"), float("nan"))),
+    ],
+    ids=["nothing kept", "nothing right", "nothing"],
+)
+def test_empty_sets(kept: list[bool], given: list[int], expected: tuple[float, float]) -> None:
+    found = measure_selection(kept, given, [0, 1][: len(given)])
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 def test_repair_quality() -> None:
@@ -97,8 +100,8 @@ def test_mean_of_known(values: list[float], mean: float, skipped: int) -> None:
 
 def test_refuses_masks_and_lengths_that_do_not_fit() -> None:
     with pytest.raises(DataError, match="kept is a boolean mask"):
-        measure_precision([0, 1, 2], [0, 1, 2], [0, 1, 2])
+        measure_selection([0, 1, 2], [0, 1, 2], [0, 1, 2])
     with pytest.raises(DataError, match="one entry for each of the same samples"):
-        measure_recall([True], [0, 1], [0, 1])
+        measure_selection([True], [0, 1], [0, 1])
     with pytest.raises(DataError, match="same samples"):
         measure_correlation([1, 2], [1, 2, 3])

@@ -157,6 +157,22 @@ def test_distances_are_measured_where_updates_lie() -> None:
     assert bare[1][0] < found[1][0]
 
 
+def send_two(client: Client, *, gap: dict[int, float]) -> Out:
+    """A model, and what a method such as SCAFFOLD leaves beside it."""
+    model = first_weights(client.learner)
+    model[3] += gap[client.id]
+    return Out({"_noisy": client.id == 2}, {"dc": np.zeros(2, np.float32), "w": model})
+
+
+@pytest.mark.parametrize("to", ["clean", "mean"])
+def test_of_several_updates_the_model_counts(to: Any) -> None:
+    gaps = {0: 0.0, 1: 4.0, 2: 5.0}
+    with open_fleet() as fleet:
+        alone = ByDistance(to=to)(replies(fleet, gaps, {2: {"_noisy": True}}), fleet)
+        got = fleet.map(send_two, list(gaps), gap=gaps)
+        assert ByDistance(to=to)(got, fleet) == alone
+
+
 @pytest.mark.parametrize("spec", ["distance", {"name": "report", "key": "kept"}])
 def test_configurations_name_them(spec: Any) -> None:
     built = WEIGHTINGS.build(spec)

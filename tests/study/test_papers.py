@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from rayfl.algorithms import METHODS
+from rayfl.algorithms.fb_nll import FbNllMinus
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
+from rayfl.estimate import Criterion
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.scenario import build_scenario
 from rayfl.study.cells import is_study, list_cells, load_study
@@ -82,8 +84,8 @@ def test_rows_without_a_cell_are_dashes_or_sizes() -> None:
     [
         ("fedds", ["table4", "table5", "fig1", "fig3", "fig4", "fig5", "fig6"]),
         ("fedrn", [*(f"table{n}" for n in range(2, 11)), "fig1", "fig3", "fig4", "fig5"]),
-        ("fb_nll", [*(f"table{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10, 11)), "fig5"]),
-        ("fedcr", [*(f"table{n}" for n in range(2, 8)), "fig5", "fig6", "fig7", "fig9", "fig10"]),
+        ("fb_nll", [*(f"table{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10, 11)), "fig5", "noise"]),
+        ("fedcr", [*(f"table{n}" for n in range(2, 8)), *(f"fig{n}" for n in range(5, 11))]),
         (
             "local_k",
             [*(f"table{n}" for n in range(2, 10)), *(f"fig{n}" for n in (2, 4, 5, 6, 7, 8, 9, 10))],
@@ -190,6 +192,37 @@ def test_a_studys_cells_share_runs_across_its_tables() -> None:
     assert digest(first, method="fedavg", **where) == digest(second, method="fedavg", **where)
     assert digest(first, method="fedavg+ds", **where) == digest(second, method="fedds", **where)
     assert digest(first, method="fedavg", **where) != digest(first, method="fedprox", **where)
+
+
+def test_a_figure_of_a_tables_cells_runs_them_once() -> None:
+    """FedCR's Fig. 5 shows cells of its Table 2."""
+
+    def digests(name: str) -> set[str]:
+        order = StudyOrder(PAPER / name, seeds=(0,))
+        return {order.configuration(cell, 0).config.digest for cell in order.cells if cell.runs}
+
+    assert digests("fedcr_fig5.yaml") == digests("fedcr_table2.yaml")
+
+
+@pytest.mark.parametrize("name", ["fedcr_table2.yaml", "fedcr_table5.yaml"])
+@pytest.mark.parametrize("dataset", ["cifar10", "svhn"])
+def test_iid_and_other_clients_of_fedcr_hold_equally_many_images(name: str, dataset: str) -> None:
+    order = StudyOrder(PAPER / name, seeds=(0,))
+    totals = {}
+    for cell in order.cells:
+        if cell.runs and cell.choices["dataset"] == dataset:
+            config = order.configuration(cell, 0).config
+            scenario = build_scenario(config, look_alike(dataset), 0)
+            totals[cell.choices["partition"]] = scenario.sizes().sum()
+    assert totals["iid"] == totals["noniid"]
+
+
+def test_the_figure_over_directions_is_the_equations() -> None:
+    """FB-NLL's Fig. 5 counts every direction, however weak."""
+    order = StudyOrder(PAPER / "fb_nll_fig5.yaml", seeds=(0,))
+    methods = [order.configuration(cell, 0).config.method for cell in order.cells]
+    found = [method.criterion for method in methods if isinstance(method, FbNllMinus)]
+    assert found == [Criterion(q, "fixed", 0.0) for q in (1, 2, 5, 10, 20, 50, 100, 200, 324)]
 
 
 def test_the_random_encoder_follows_the_runs_seed() -> None:

@@ -34,7 +34,7 @@ def measure_distances(
     statistics: bool = True,
     **update: Vector,
 ) -> Out:
-    """How far an update is from each of several models.
+    """How far a client's model is from each of several models.
 
     Parameters
     ----------
@@ -45,10 +45,9 @@ def measure_distances(
     statistics
         Whether BatchNorm's running statistics count.
     update
-        The update that is examined, under its name.
+        What the client left: its model is `w`, or the only vector there is, as in a mean.
     """
-    # One vector, whatever the method calls it.
-    (own,) = update.values()
+    own = update["w"] if len(update) > 1 else next(iter(update.values()))
     network = server.learner.shape_of()
     gaps = [
         measure_distance(
@@ -73,7 +72,7 @@ def find_distances(
     Parameters
     ----------
     got
-        The map whose updates they are; it leaves one vector a client.
+        The map whose updates they are; of several a client, `w` is its model.
     others
         References to the models: means, or `got.ref(client)`.
     clients

@@ -56,8 +56,9 @@ class Constant:
 
 @component
 class Ramp(_Interval):
-    """min + i (max - min) / clients for client i, as in FedRN: the last client stays one step below
-    `max`."""
+    """min + i (max - min) / clients for client i, as in FedRN's code: the last client stays one
+    step below `max`, so that 100 clients from 0 to 0.8 have .396 on average, where the paper
+    says .4."""
 
     min: Fraction = 0.0
     max: Fraction

@@ -15,7 +15,8 @@ class Shards:
     """Sort by label (ties in seeded random order), cut into clients x `per_client` equal shards,
     deal them at random.
 
-    Samples beyond the last whole shard stay unused."""
+    Samples beyond the last whole shard stay unused. All of them are of the last class (of
+    mini-WebVision's 65,944 images over 1,000 shards, 944), as in FedRN's code."""
 
     per_client: Count = 2
 

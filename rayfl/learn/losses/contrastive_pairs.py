@@ -34,8 +34,8 @@ def contrastive_pairs(
     diag: Diagonal = "log",
     delta: float = 1e-4,
 ) -> Tensor:
-    """The loss of a batch; both orders of a pair count, as in the equation. 0, with a graph, if no
-    pair is selected.
+    """The loss of a batch; both orders of a pair count, as in the equation (in CTRR's code, one).
+    0, with a graph, if no pair is selected.
 
     Parameters
     ----------
