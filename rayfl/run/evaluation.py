@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,10 @@ from rayfl.protocol import (
     Vector,
 )
 
+if TYPE_CHECKING:
+    from rayfl.learn.batch_order import Rows
+    from rayfl.learn.learner import Learner
+
 TOP, MANY_CLASSES = 5, 20
 """The right class among so many first answers is a metric where there are many classes."""
 OWN = ""
@@ -63,8 +67,9 @@ def evaluate_part(
     """Confusion matrix and summed loss on a part of the test set, of a model or an ensemble."""
     from rayfl.learn.fit import compute_losses
 
-    truth = test.y[start:stop]  # type: ignore[index]
-    logits = answer_images(client, w, test.x[start:stop])
+    rows = find_part(client.learner, test, start, stop)
+    truth = test.y[rows]  # type: ignore[index]
+    logits = answer_images(client, w, test.x[rows])
     confusion = metrics.count_confusions(truth, logits.argmax(axis=1), classes)
     return Out(
         {
@@ -73,6 +78,17 @@ def evaluate_part(
             "among": metrics.count_among_first(logits, truth, TOP),
         }
     )
+
+
+def find_part(learner: Learner, test: Shard, start: int, stop: int) -> Rows:
+    """The test images of a part: of a network that uses its batch's statistics, images from all
+    over the set, because a part of the files may hold one class."""
+    from rayfl.learn.batch_order import order_by_content, uses_batch_statistics
+
+    if not uses_batch_statistics(learner.shape_of().net.eval()):
+        return slice(start, stop)
+    order = learner.keep("order of the test images", lambda: order_by_content(test.x))
+    return order[start:stop]
 
 
 def answer_images(client: Client, w: Vector | tuple[Vector, ...], x: Images) -> Vector:

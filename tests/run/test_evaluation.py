@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rayfl.federation.split import Role
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.learn.fit import compute_losses, compute_outputs
-from rayfl.protocol import ClientId, Report
+from rayfl.protocol import ClientId, Report, Shard
 from rayfl.run.assembly import build_holdings, build_spec
 from rayfl.run.engine import Outcome
 from rayfl.run.evaluation import PART, Judge, Verdict, add_counts
@@ -228,3 +229,25 @@ def test_answers_of_some_clients_alone_are_not_correlated(tmp_path: Path) -> Non
         {"trust": {0: 1.0, 1: 0.0}}, {"public": {0: np.zeros(40, np.int64)}}
     )
     assert set(found) == {"trust/noise_correlation"}
+
+
+@pytest.mark.parametrize("network", ["cnn4", "mnist_cnn"])
+def test_scores_of_sorted_files_are_those_of_shuffled_ones(network: str, tmp_path: Path) -> None:
+    """The test set lies by class: parts and batches in the order of the files hold one class
+    each."""
+    data = {"name": "blobs", "samples": 60, "test_samples": 2500, "classes": 4, "side": 16}
+    model = {"name": "cnn4", "widths": [4]} if network == "cnn4" else network
+    judge, fleet, _ = judged(tmp_path, data=data, model=model, evaluation={"batch_size": 64})
+    weights = fleet.executor.learner.first_weights()
+    shuffled = fleet.executor.holdings.sets["test"]
+    assert shuffled.y is not None
+    order = np.argsort(shuffled.y, kind="stable")
+    verdict = evaluate(judge, weights)
+    held = {**fleet.executor.holdings.sets, "test": Shard(shuffled.x[order], shuffled.y[order])}
+    fleet.executor.holdings = replace(fleet.executor.holdings, sets=held)
+    # The place has been told the order of another test set.
+    fleet.executor.learner = fleet.spec.make_learner()
+    again = evaluate(judge, weights)
+    if network == "cnn4":
+        assert again.metrics == verdict.metrics
+    assert np.array_equal(again.confusion, verdict.confusion)
