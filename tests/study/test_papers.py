@@ -170,7 +170,9 @@ def draw(config: Config, drawn: set[str]) -> None:
     if data not in CLASSES or config.resolved()["noise"]["name"] == "human" or plan in drawn:
         return
     drawn.add(plan)
-    scenario = build_scenario(config, look_alike(data), 0)
+    other = config.resolved()["public_data"]
+    public = None if other is None else look_alike(other["name"])
+    scenario = build_scenario(config, look_alike(data), 0, public)
     held = scenario.sizes()
     assert held.min() > 0
     if config.training.drop_last and data != "blobs":
