@@ -251,3 +251,51 @@ def test_scores_of_sorted_files_are_those_of_shuffled_ones(network: str, tmp_pat
     if network == "cnn4":
         assert again.metrics == verdict.metrics
     assert np.array_equal(again.confusion, verdict.confusion)
+
+
+# -- training losses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["tests.methods:Odd", "tests.methods:Personal"])
+def test_losses_of_right_and_wrong_labels_are_those_of_all_clients_samples(
+    method: str, tmp_path: Path
+) -> None:
+    more = {"training": {"rounds": 2}, "evaluation": {"training_losses": True}}
+    row = Row("losses", {"name": method}, config=more)
+    config = toy_config(row, tmp_path)
+    outcome, fleet = run_toy(config)
+    assert isinstance(fleet, InlineFleet)
+    scenario = open_federation(config, 0)[1]
+    assert scenario.correct is not None
+    place, images = fleet.executor.learner, fleet.executor.holdings.x
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for client in fleet.clients:
+        rows = scenario.shard(client)
+        w = outcome.models[client if client in outcome.models else None]
+        losses = compute_losses(compute_outputs(place, w, images[rows]), scenario.given[rows])
+        for loss, right in zip(losses, scenario.correct[rows], strict=True):
+            found[bool(right)].append(loss)
+    metrics = outcome.history[-1]["metrics"]
+    assert metrics["train/loss_right"] == pytest.approx(np.mean(found[True]), rel=1e-5)
+    assert metrics["train/loss_wrong"] == pytest.approx(np.mean(found[False]), rel=1e-5)
+
+
+def test_losses_of_training_samples_change_no_run_and_cost_nothing(tmp_path: Path) -> None:
+    def outcome_of(wanted: bool, folder: Path) -> Outcome:
+        more = {"training": {"rounds": 2}, "evaluation": {"training_losses": wanted}}
+        return run_toy(toy_config(Row("odd", {"name": "fedavg"}, config=more), folder))[0]
+
+    without, watched = (outcome_of(wanted, tmp_path / str(wanted)) for wanted in (False, True))
+    assert watched.sha256 == without.sha256
+    added = {"train/loss_right", "train/loss_wrong"}
+    for one, other in zip(without.history, watched.history, strict=True):
+        assert added.isdisjoint(one["metrics"])
+        kept = {name: value for name, value in other["metrics"].items() if name not in added}
+        assert kept == one["metrics"]
+
+
+def test_nobody_knows_which_training_labels_are_wrong_where_they_are_given(tmp_path: Path) -> None:
+    more = {"labels": "given", "evaluation": {"training_losses": True}}
+    judge, fleet, _ = judged(tmp_path, **more)
+    verdict = evaluate(judge, fleet.executor.learner.first_weights())
+    assert "train/loss_right" not in verdict.metrics
