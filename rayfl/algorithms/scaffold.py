@@ -136,6 +136,8 @@ class Scaffold(FedAvg):
         "BatchNorm statistics are neither corrected nor scaled by eta_g: they are averaged.",
         "Option I takes the gradient in evaluation mode on images as they are, without dropout or "
         "augmentation.",
+        "Under weight decay, which the paper does not have, option I's c_i is the gradient of the "
+        "loss alone; option II's, taken from the steps, holds the decay too.",
     )
     eta_g: Positive = 1.0
     """The server's step. Paper: 1."""
