@@ -16,6 +16,7 @@ from rayfl.algorithms.fedrn import (
 )
 from rayfl.learn.divide import Division
 from rayfl.learn.fit import carry_out, compute_outputs
+from rayfl.learn.judge import Judged, judge
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Fit
 from rayfl.models.cnn import CNN4, VGG
@@ -306,13 +307,12 @@ def test_the_accuracy_of_a_client_is_judged_in_the_same_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int | None] = []
-    real = fedrn.judge
 
-    def judge(client: Client, w: Vector, batch_size: int | None = None) -> Any:
+    def note_batch(client: Client, w: Vector, batch_size: int | None = None) -> Judged:
         asked.append(batch_size)
-        return real(client, w, batch_size=batch_size)
+        return judge(client, w, batch_size=batch_size)
 
-    monkeypatch.setattr(fedrn, "judge", judge)
+    monkeypatch.setattr(fedrn, "judge", note_batch)
     client, w = toy_client()
     visit(client, w, [weights(client.learner, 5)], judging_batch=8)
     assert asked == [8, 8, 8]

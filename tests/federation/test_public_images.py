@@ -20,7 +20,10 @@ from rayfl.federation.split import Role
 from rayfl.run.assembly import build_holdings
 from tests.federation.toys import Toy, build_toy
 
-FOREIGN = {"public_data": Toy(samples=300, classes=30), "split": {"public": {"total": 60}}}
+FOREIGN: dict[str, Any] = {
+    "public_data": Toy(samples=300, classes=30),
+    "split": {"public": {"total": 60}},
+}
 
 
 def configured(**more: Any) -> Config:
@@ -131,8 +134,8 @@ def test_another_content_is_refused() -> None:
         take_public_images(other, scenario.public, (12, 12, 3))
 
 
-def test_images_are_fitted_as_pillow_scales_them(rng: np.random.Generator) -> None:
-    grey = rng.integers(0, 256, (2, 28, 28, 1), dtype=np.uint8)
+def test_images_are_fitted_as_pillow_scales_them() -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (2, 28, 28, 1), dtype=np.uint8)
     found = fit_images(grey, (32, 32, 3))
     assert found.shape == (2, 32, 32, 3)
     scaled = Image.fromarray(grey[1, ..., 0]).resize((32, 32), Image.Resampling.BILINEAR)
