@@ -108,6 +108,7 @@ def test_a_method_that_is_built_is_not_listed_as_missing() -> None:
 
 CLASSES = {
     "mnist": 10,
+    "fashion-mnist": 10,
     "cifar10": 10,
     "cifar100": 100,
     "svhn": 10,
