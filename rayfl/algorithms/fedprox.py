@@ -37,8 +37,8 @@ class FedProx(FedAvg):
         "pulled to.",
     )
     mu: NonNegative = 0.05
-    """Strength of the pull. Paper: tuned over {.001, .01, .1, 1}; FedDS's code: 0.05; 0 is
-    FedAvg."""
+    """Strength of the pull. Paper: tuned over {.001, .01, .1, 1}; FedDS's code: 0.05, in a term
+    whose gradient never reaches the model, so that it trains as 0 does; 0 is FedAvg."""
 
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
-from rayfl.component import Fraction, Natural, component
+from rayfl.component import Count, Fraction, Natural, component, neutral
 from rayfl.estimate.mixture import LossMixture
 from rayfl.estimate.neighbours import (
     average_posteriors,
@@ -106,7 +106,7 @@ def train_on(client: Client, w: Vector, kept: Bools, method: FedRN, **counts: in
     """Train on the kept samples; report the accuracy on all of them and the answer to the probe."""
     trained = yield Fit(w, loss=method.loss, keep=kept)
     local = trained.weights
-    accuracy = judge(client, local).accuracy
+    accuracy = judge(client, local, batch_size=method.judging_batch).accuracy
     answer = answer_to_probe(client.learner, local, client.x.shape[1:])
     report = {"acc": accuracy, "q": answer, **counts}
     return Out(report, update=local, state={"w": local, "kept": kept})
@@ -126,7 +126,8 @@ def divide_by_own(client: Client, w: Vector, method: FedRN) -> Division:
 
 def divide_by(client: Client, model: Vector, method: FedRN) -> Division:
     """The mixture of this model's losses on all samples of the client, without augmentation."""
-    return divide(judge(client, model).losses, method.mixture, method.threshold)
+    judged = judge(client, model, batch_size=method.judging_batch)
+    return divide(judged.losses, method.mixture, method.threshold)
 
 
 def tune_head(client: Client, model: Vector, samples: Bools) -> Fitting[Vector]:
@@ -216,8 +217,12 @@ class FedRN(FedAvg):
         "expertise 0.5 and similarity 0 to everybody else.",
         "Models, accuracies and answers are those at the start of the round; in the authors' code "
         "later participants see the results of earlier ones.",
-        "Losses for the mixture are taken without augmentation, in batches of fixed size and "
-        "order.",
+        "Losses for the mixture and the accuracy of Eq. 4 are taken without augmentation, in "
+        "batches of `judging_batch` whose order follows from the images; the released code takes "
+        "both with the training's augmentation, in shuffled batches of its local batch size, 50. "
+        "Where BatchNorm has only its batch's statistics (cnn4), a batch of 128 in place of 50 "
+        "changes 1.8 % of the selections, augmentation and batch together 2.6 to 3.6 %, and label "
+        "precision by less than .006.",
         "The mixture starts from 2-means instead of random points, so it is deterministic.",
         "Where accuracies do not differ, expertise is 0.5; where similarities do not, they are 1; "
         "where all trust in an ensemble is 0, its models count equally.",
@@ -246,6 +251,10 @@ class FedRN(FedAvg):
     """`random` draws them uniformly and trusts everybody equally (the paper's Table 9)."""
     similarity_on: Literal["softmax", "logits"] = "softmax"
     """What answers are compared on. Paper: softmax; the authors' code compares logits."""
+    judging_batch: Annotated[Count | None, neutral(None)] = None
+    """Images in a batch when a model is asked about a client's samples, which decides what is kept
+    where BatchNorm has only its batch's statistics. Released code: 50. Neutral: null, the run's
+    `evaluation.batch_size`."""
     mixture: LossMixture = LossMixture()
     """Fit of the two Gaussians. The defaults are those of the authors' code, its loose tolerance
     included."""

@@ -63,6 +63,11 @@ class LocalKSimilarity(FedAvg):
         "is mentioned.",
         "A short last batch of m <= K images takes the m - 1 neighbours that there are; one image "
         "has none.",
+        "Choices of the configurations that the paper does not state: training images are padded "
+        "by 4, cropped and flipped; CIFAR-10 and PathMNIST are normalised by ImageNet's moments, "
+        "CIFAR-100 by its own; PathMNIST's ResNet-18 has the 3x3 stem of small images and MURA's "
+        "the 7x7 stem of ImageNet; each label of a noisy client is wrong with its probability "
+        "(`count: bernoulli`, as FedCorr draws them), where the text says mu_n %.",
         "A random encoder has a seed of its own, which no run seed replaces: repetitions that are "
         "to use different encoders set `method.encoder.seed` beside `seed`.",
     )

@@ -26,6 +26,7 @@ from torch import Tensor
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.component import Positive, component
 from rayfl.errors import ConfigError, broken
+from rayfl.learn.batch_order import split_evaluation
 from rayfl.learn.local_fit import Fit, Fitting, Trained
 from rayfl.learn.losses.base import SampleLoss
 from rayfl.learn.resident import Resident
@@ -96,11 +97,10 @@ def whole_gradient(client: Client, w: Vector, loss: SampleLoss) -> Vector:
     resident = learner.resident(w)
     resident.net.eval()
     resident.gradient.zero_()
-    y = torch.from_numpy(np.array(client.y)).to(learner.device)
-    for start in range(0, len(client), learner.evaluation_batch):
-        part = slice(start, start + learner.evaluation_batch)
-        logits = resident.net(learner.normalise(learner.pixels(client.x[part])))
-        learner.backward(loss(logits, y[part]).sum() / len(client))
+    for rows in split_evaluation(resident.net, client.x, learner.evaluation_batch):
+        y = torch.from_numpy(np.array(client.y[rows])).to(learner.device)
+        logits = resident.net(learner.normalise(learner.pixels(client.x[rows])))
+        learner.backward(loss(logits, y).sum() / len(client))
     return np.array(resident.gradient.cpu().numpy(), copy=True)
 
 
@@ -136,6 +136,8 @@ class Scaffold(FedAvg):
         "BatchNorm statistics are neither corrected nor scaled by eta_g: they are averaged.",
         "Option I takes the gradient in evaluation mode on images as they are, without dropout or "
         "augmentation.",
+        "Under weight decay, which the paper does not have, option I's c_i is the gradient of the "
+        "loss alone; option II's, taken from the steps, holds the decay too.",
     )
     eta_g: Positive = 1.0
     """The server's step. Paper: 1."""

@@ -18,6 +18,7 @@ from rayfl.component import (
     Natural,
     NonNegative,
     Positive,
+    neutral,
     registry_of,
     slot,
     without_neutral,
@@ -62,6 +63,9 @@ class Evaluation(Section):
 
     every: Count = 1
     batch_size: Count = 256
+    training_losses: Annotated[bool, neutral(False)] = False
+    """Measure, too, the mean loss of the clients' samples with right and with wrong labels
+    (`train/loss_right`, `train/loss_wrong`): one more pass over all of them."""
 
 
 class Resources(Section):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rayfl.component import Count, slot
+from rayfl.component import Count, neutral, slot
 from rayfl.errors import broken
 from rayfl.federation.dataset import Loader
 from rayfl.federation.datasets import DATASETS
@@ -44,6 +44,8 @@ class FederationPlan(BaseModel):
     labels    `true`: the dataset's labels are the truth, and noise is added to them. `given`: they
               are what somebody really wrote, nobody knows the truth, and metrics based on truth are
               absent
+    public_data  a dataset that `split.public` is taken from in place of the clients' own; its
+              images come without labels, at the clients' size
     scenario  a saved scenario to use exactly as it is; the keys that it was built from need not be
               written again, and may not contradict it
     """
@@ -56,6 +58,7 @@ class FederationPlan(BaseModel):
     labels: Literal["true", "given"] = "true"
     split: SplitPlan = Field(default_factory=SplitPlan)
     partition: _PartitionSlot = default_component("iid")
+    public_data: Annotated[_LoaderSlot | None, neutral(None)] = None
     noise: _NoiseSlot = default_component("none")
     labelled_noise: _NoiseSlot = default_component("none")
     public_noise: _NoiseSlot = default_component("none")
@@ -75,6 +78,20 @@ class FederationPlan(BaseModel):
         directory = Path(written["scenario"]).expanduser()
         saved = read_header(directory)["plan"]
         return {**saved, **written}
+
+    @model_validator(mode="after")
+    def _check_public_data(self) -> Self:
+        """Images of another dataset need an amount, and have no labels of the clients' classes."""
+        if self.public_data is None:
+            return self
+        if self.split.public is None:
+            rule = "public_data needs split.public: how many images the server takes of it"
+            raise ValueError(broken(rule, "none", "Write split.public: {total: 5000}."))
+        if self.public_noise != NOISES.build("none"):
+            rule = "a public set of another dataset has no labels, and so no public_noise"
+            found = self.recorded()["public_noise"]["name"]
+            raise ValueError(broken(rule, found, "Leave out public_noise."))
+        return self
 
     @model_validator(mode="after")
     def _agree_with_scenario(self) -> Self:

@@ -26,6 +26,7 @@ from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import find_data_root
 from rayfl.federation.interfaces import Assignment, Noise, Pool, Truth
+from rayfl.federation.public_images import PublicImages, draw_public_images
 from rayfl.federation.scenario_store import (
     make_header,
     make_tables,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from rayfl.federation.plan import FederationPlan
 
-STREAMS = ("split", "partition", "noise", "labelled_noise", "public_noise", "test")
+STREAMS = ("split", "partition", "noise", "labelled_noise", "public_noise", "test", "public_data")
 """The kinds of decision that have random numbers of their own. Append only: the place is part of
 the seed."""
 
@@ -70,6 +71,7 @@ class Scenario:
              notion
     tasks    per client the classes it is meant to learn, where the partition has a notion of it
     test     rows of the dataset's test set, or None for all of it
+    public   images of another dataset that are the server's public set, or None
     plan     the settings it was built from, for the record; not part of the hash
     """
 
@@ -82,6 +84,7 @@ class Scenario:
     nominal: Floats
     tasks: TaskList | None = None
     test: Ints | None = None
+    public: PublicImages | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -197,6 +200,8 @@ class Scenario:
             self.tasks,
             self.true is None,
             self.test is None,
+            # Nothing at all where there is none: hashes of stored scenarios stay.
+            *([] if self.public is None else [self.public.sha256]),
         ]
         digest = hashlib.sha256(json.dumps(facts).encode())
         arrays = (
@@ -204,6 +209,7 @@ class Scenario:
             (self.given, "<i8"),
             (self.true, "<i8"),
             (self.test, "<i8"),
+            (None if self.public is None else self.public.rows, "<i8"),
         )
         for array, dtype in arrays:
             if array is not None:
@@ -332,6 +338,7 @@ def build_scenario(
     plan: FederationPlan,
     dataset: Dataset,
     seed: int,
+    public: Dataset | None = None,
 ) -> Scenario:
     """Draw the federation that a plan describes: split, deal out, corrupt labels.
 
@@ -343,10 +350,15 @@ def build_scenario(
         The dataset that the plan names, loaded.
     seed
         Equal seeds draw equal federations, on every machine.
+    public
+        The dataset that `public_data` names; None loads it, where the plan names one.
     """
     truth = dataset.train.y
     classes = dataset.classes
-    parts = split_training_set(truth, classes, plan.split, open_stream(seed, "split"))
+    foreign = draw_public_images(plan, public, open_stream(seed, "public_data"))
+    # The clients' dataset gives nothing for a set that comes from another one.
+    split = plan.split if foreign is None else dataclasses.replace(plan.split, public=None)
+    parts = split_training_set(truth, classes, split, open_stream(seed, "split"))
     dealt = _deal_pool(plan, dataset, parts.pool, open_stream(seed, "partition"))
     owner = np.full(len(truth), Role.UNUSED, dtype=np.int32)
     owner[parts.pool] = dealt.owner
@@ -377,6 +389,7 @@ def build_scenario(
         nominal=nominal,
         tasks=dealt.tasks,
         test=_cap_test(plan, dataset, seed),
+        public=foreign,
         plan=recorded,
     )
 

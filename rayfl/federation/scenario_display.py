@@ -55,6 +55,8 @@ def list_scenario_facts(scenario: Scenario) -> list[tuple[str, str]]:
         noise = scenario.noise_rate(role) if role in _NOISY_ROLES else None
         if noise is not None:
             value += f", noise {format_percent(noise)}"
+        if role is Role.PUBLIC and scenario.public is not None:
+            value = f"{len(scenario.public.rows)} images of {scenario.public.name}"
         facts.append((role.name.lower(), value))
     tested = "all" if scenario.test is None else str(len(scenario.test))
     facts.append(("test", tested))

@@ -16,6 +16,7 @@ import numpy as np
 from rayfl.errors import DataError, StorageError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds, check_whole
+from rayfl.federation.public_images import PublicImages
 from rayfl.federation.split import Role
 
 if TYPE_CHECKING:
@@ -129,7 +130,10 @@ def _read_table(path: Path, columns: Sequence[str]) -> dict[str, Any]:
 
 def make_header(scenario: Scenario) -> dict[str, Any]:
     """What the JSON of the artefact of `scenario` says."""
+    public = scenario.public
+    named = {} if public is None else {"public": _describe_public(public)}
     return {
+        **named,
         "sha256": scenario.sha256,
         "dataset": dataclasses.asdict(scenario.dataset),
         "classes": scenario.classes,
@@ -140,6 +144,11 @@ def make_header(scenario: Scenario) -> dict[str, Any]:
         "test_capped": scenario.test is not None,
         "plan": dict(scenario.plan),
     }
+
+
+def _describe_public(public: PublicImages) -> dict[str, Any]:
+    """Which dataset the public set is taken from; its rows are a table."""
+    return {"name": public.name, "spec": dict(public.spec), "sha256": public.sha256}
 
 
 def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
@@ -163,6 +172,8 @@ def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
         clients["tasks"] = [list(task) for task in scenario.tasks]
     if scenario.test is not None:
         tables["test"] = {"index": scenario.test}
+    if scenario.public is not None:
+        tables["public"] = {"index": scenario.public.rows}
     return tables
 
 
@@ -201,12 +212,20 @@ def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         "true": _read_labels(samples_path, "true", samples, header) if truth else None,
         "nominal": nominal,
         "tasks": tuple(map(tuple, clients["tasks"].to_pylist())) if tasks else None,
-        "test": _read_test_rows(directory) if header["test_capped"] else None,
+        "test": _read_rows(directory, "test") if header["test_capped"] else None,
+        "public": _read_public(directory, header),
     }
 
 
-def _read_test_rows(directory: Path) -> Ints:
-    path = directory / "test.parquet"
+def _read_public(directory: Path, header: Mapping[str, Any]) -> PublicImages | None:
+    """The public set of another dataset, if the scenario has one."""
+    if "public" not in header:
+        return None
+    return PublicImages(**header["public"], rows=_read_rows(directory, "public"))
+
+
+def _read_rows(directory: Path, table: str) -> Ints:
+    path = directory / f"{table}.parquet"
     return _read_whole(path, "index", _read_table(path, ["index"]))
 
 

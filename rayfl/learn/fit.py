@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.errors import RayflError, broken
+from rayfl.learn.batch_order import restore_order, split_evaluation
 from rayfl.learn.batches import Batch, Notes, draw_batches, resolve_settings
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import BatchLoss, Fit, Pull, Trained, Trainee, refuse_misfits
@@ -211,12 +212,13 @@ def compute_outputs(
     x: NDArray[np.uint8],
     read: Callable[[nn.Module, Tensor], Tensor] | None = None,
     name: str = LONE,
+    batch_size: int | None = None,
 ) -> NDArray[np.float32]:
     """What the network answers, in evaluation mode and in the order of `x`: logits, or whatever
     `read` takes from it.
 
     Batches are of a fixed size in a fixed order, so that networks with batch statistics answer the
-    same anywhere.
+    same anywhere; theirs is an order that does not hang on the order of `x` (`batch_order`).
 
     Parameters
     ----------
@@ -230,14 +232,19 @@ def compute_outputs(
         Takes something else than the answer from (network, input).
     name
         The resident that is used.
+    batch_size
+        Images in a batch; None for the run's `evaluation.batch_size`.
     """
     net = learner.resident(weights, name).net.eval()
+    batches = split_evaluation(net, x, batch_size or learner.evaluation_batch)
     parts = []
-    for start in range(0, len(x), learner.evaluation_batch):
-        part = learner.normalise(learner.pixels(x[start : start + learner.evaluation_batch]))
+    for rows in batches:
+        part = learner.normalise(learner.pixels(x[rows]))
         answer = net(part) if read is None else read(net, part)
         parts.append(answer.float().cpu().numpy())
-    return np.concatenate(parts) if parts else np.zeros((0, 0), np.float32)
+    if not parts:
+        return np.zeros((0, 0), np.float32)
+    return restore_order(np.concatenate(parts), batches)
 
 
 def compute_losses(logits: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:

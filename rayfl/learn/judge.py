@@ -14,6 +14,7 @@ from rayfl.arrays import Floats, Vector
 from rayfl.errors import RayflError, broken
 from rayfl.estimate.probabilities import measure_confidence, softmax
 from rayfl.learn.augment.base import Augmentation
+from rayfl.learn.batch_order import restore_order, split_evaluation
 from rayfl.learn.fit import LONE, compute_losses, compute_outputs
 from rayfl.learn.learner import draw_seed
 from rayfl.learn.local_fit import Trainee
@@ -74,6 +75,7 @@ def judge(
     w: Vector,
     view: Augmentation | None = None,
     name: str = LONE,
+    batch_size: int | None = None,
 ) -> Judged:
     """Ask a model about all of a client's samples, in evaluation mode and without gradients.
 
@@ -88,14 +90,19 @@ def judge(
         they are.
     name
         The resident network that is used.
+    batch_size
+        Images in a batch, which matters where BatchNorm has none but its batch's statistics; None
+        for the run's `evaluation.batch_size`.
     """
     learner = client.learner
+    size = batch_size or learner.evaluation_batch
     if view is None:
         logits = compute_outputs(
             learner,
             w,
             client.x,
             name=name,
+            batch_size=size,
         )
     else:
         logits = _answer_views(
@@ -103,6 +110,7 @@ def judge(
             w,
             view,
             name,
+            size,
         )
     # Nobody was asked: how many classes there are, no answer says.
     if not len(client.x):
@@ -116,15 +124,17 @@ def _answer_views(
     w: Vector,
     view: Augmentation,
     name: str,
+    batch_size: int,
 ) -> Vector:
     """Logits of one random view of every image."""
     learner = client.learner
     net = learner.resident(w, name).net.eval()
     # The place's own generator belongs to the batches of a training.
     generator = torch.Generator().manual_seed(draw_seed(client.rng))
+    batches = split_evaluation(net, client.x, batch_size)
     parts = [np.zeros((0, 1), np.float32)]
-    for start in range(0, len(client.x), learner.evaluation_batch):
-        pixels = learner.pixels(client.x[start : start + learner.evaluation_batch])
+    for rows in batches:
+        pixels = learner.pixels(client.x[rows])
         answer = net(learner.normalise(view(pixels, generator)))
         parts.append(answer.float().cpu().numpy())
-    return np.concatenate(parts[1:] or parts)
+    return restore_order(np.concatenate(parts[1:] or parts), batches)

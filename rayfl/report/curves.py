@@ -15,6 +15,8 @@ NAMES = {
     "test/accuracy": "test accuracy",
     "test/loss": "test loss",
     "test/macro_f1": "test macro F1",
+    "train/loss_right": "training loss of samples with right labels",
+    "train/loss_wrong": "training loss of samples with wrong labels",
     "labels/precision": "label precision",
     "labels/recall": "label recall",
     "labels/right_after": "right labels after correction",

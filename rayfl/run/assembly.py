@@ -13,6 +13,7 @@ from rayfl.component import is_all_ours
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.federation.dataset import Dataset
+from rayfl.federation.public_images import PublicImages, take_public_images
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import SERVER_SETS, Role
 from rayfl.fleet.base import Spec
@@ -160,7 +161,7 @@ def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Hold
     order, starts = scenario.by_owner
     first = -int(min(Role))
     sets, rows_of = {"test": take_test_set(dataset, scenario)}, {"test": scenario.test}
-    if config.method.encoders():
+    if config.method.encoders() or config.evaluation.training_losses:
         sets["train"], rows_of["train"] = Shard(dataset.train.x, None), None
     for role in (Role.PUBLIC, Role.VALIDATION, Role.LABELLED):
         rows = scenario.indices(role)
@@ -171,6 +172,12 @@ def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Hold
                 Shard(dataset.train.x[rows], scenario.given[rows] if visible else None),
                 rows,
             )
+    fingerprints = {
+        name: "all" if rows is None else hash_rows(rows) for name, rows in rows_of.items()
+    }
+    if scenario.public is not None:
+        sets["public"] = take_foreign_set(config, scenario.public, dataset.shape)
+        fingerprints["public"] = f"{scenario.public.sha256[:16]}{hash_rows(scenario.public.rows)}"
     return Holdings(
         x=dataset.train.x,
         y=scenario.given,
@@ -179,9 +186,7 @@ def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Hold
         sets=sets,
         client_labels=config.method.client_labels,
         classes=len(scenario.classes),
-        fingerprints={
-            name: "all" if rows is None else hash_rows(rows) for name, rows in rows_of.items()
-        },
+        fingerprints=fingerprints,
     )
 
 
@@ -195,6 +200,15 @@ def take_test_set(dataset: Dataset, scenario: Scenario) -> Shard:
     if scenario.test is None:
         return Shard(dataset.test.x, dataset.test.y)
     return Shard(dataset.test.x[scenario.test], dataset.test.y[scenario.test])
+
+
+def take_foreign_set(config: Config, public: PublicImages, shape: tuple[int, int, int]) -> Shard:
+    """The public images of another dataset, which have no labels of the clients' classes."""
+    if config.method.needs.get("public") == "labels":
+        rule = f"{type(config.method).__name__} reads the public set's labels"
+        remedy = "Leave out public_data: another dataset's classes are not the clients'."
+        raise ConfigError(broken(rule, f"images of {public.name}, without any", remedy))
+    return Shard(take_public_images(config, public, shape), None)
 
 
 def refuse_missing_sets(method: Algorithm, holdings: Holdings) -> None:

@@ -7,8 +7,8 @@ Only the experiment knows the truth; no method and no phase can reach it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,10 @@ from rayfl.protocol import (
     Vector,
 )
 
+if TYPE_CHECKING:
+    from rayfl.learn.batch_order import Rows
+    from rayfl.learn.learner import Learner
+
 TOP, MANY_CLASSES = 5, 20
 """The right class among so many first answers is a metric where there are many classes."""
 OWN = ""
@@ -62,8 +66,9 @@ def evaluate_part(
     """Confusion matrix and summed loss on a part of the test set, of a model or an ensemble."""
     from rayfl.learn.fit import compute_losses
 
-    truth = test.y[start:stop]  # type: ignore[index]
-    logits = answer_images(client, w, test.x[start:stop])
+    rows = find_part(client.learner, test, start, stop)
+    truth = test.y[rows]  # type: ignore[index]
+    logits = answer_images(client, w, test.x[rows])
     confusion = metrics.count_confusions(truth, logits.argmax(axis=1), classes)
     return Out(
         {
@@ -72,6 +77,39 @@ def evaluate_part(
             "among": metrics.count_among_first(logits, truth, TOP),
         }
     )
+
+
+def examine_part(client: Client, *, test: Shard, classes: int, train: Shard, **own: Any) -> Out:
+    """A part of the test set, or the samples of one client, whose rows say which."""
+    if "rows" in own:
+        return measure_losses(client, train=train, **own)
+    return evaluate_part(client, test=test, classes=classes, **own)
+
+
+def measure_losses(
+    client: Client,
+    *,
+    w: Vector | tuple[Vector, ...],
+    train: Shard,
+    rows: NDArray[np.int64],
+    y: NDArray[np.int64],
+) -> Out:
+    """The loss of each of a client's samples; which labels are right is not known here."""
+    from rayfl.learn.fit import compute_losses
+
+    losses = compute_losses(answer_images(client, w, train.x[rows]), y)
+    return Out({"losses": losses.astype(np.float32)})
+
+
+def find_part(learner: Learner, test: Shard, start: int, stop: int) -> Rows:
+    """The test images of a part: of a network that uses its batch's statistics, images from all
+    over the set, because a part of the files may hold one class."""
+    from rayfl.learn.batch_order import order_by_content, uses_batch_statistics
+
+    if not uses_batch_statistics(learner.shape_of().net.eval()):
+        return slice(start, stop)
+    order = learner.keep("order of the test images", lambda: order_by_content(test.x))
+    return order[start:stop]
 
 
 def answer_images(client: Client, w: Vector | tuple[Vector, ...], x: Images) -> Vector:
@@ -128,12 +166,15 @@ class Examination:
         The tasks that ask about a model, in the order of the parts.
     clusters : mapping
         The method's cluster of each client, where it has clusters.
+    training : mapping
+        Of each client, what the losses of its samples are measured with; empty where nobody asks.
     """
 
     inputs: Mapping[ClientId, Mapping[str, Any]]
     models: Mapping[str, Mapping[ClientId | None, int]]
     tasks: Mapping[int, list[ClientId]]
     clusters: Mapping[ClientId, int]
+    training: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Judge:
@@ -144,6 +185,8 @@ class Judge:
         self.scenario = scenario
         self.fleet = fleet
         self.classes = len(scenario.classes)
+        # Without the truth nobody can tell right labels from wrong ones.
+        self.training = config.evaluation.training_losses and scenario.true is not None
         batch = config.evaluation.batch_size
         step = batch * -(-PART // batch)
         images = fleet.sets["test"]
@@ -168,7 +211,19 @@ class Judge:
                 chosen[name][owner] = number
                 if number not in tasks:
                     tasks[number] = self._plan_tasks(model, inputs)
-        return Examination(inputs, chosen, tasks, self.method.clusters(state))
+        training = self._plan_training(wanted[OWN]) if self.training else {}
+        return Examination(inputs, chosen, tasks, self.method.clusters(state), training)
+
+    def _plan_training(
+        self, models: Mapping[ClientId | None, Model]
+    ) -> dict[ClientId, Mapping[str, Any]]:
+        """Each client's samples, to be asked of its model or of the one of all."""
+        planned: dict[ClientId, Mapping[str, Any]] = {}
+        for owner in self.fleet.clients:
+            rows = self.scenario.shard(owner)
+            model = models[owner] if owner in models else models[None]
+            planned[owner] = {"w": model, "rows": rows, "y": self.scenario.given[rows]}
+        return planned
 
     def _plan_tasks(
         self, model: Model, inputs: dict[ClientId, Mapping[str, Any]]
@@ -187,8 +242,20 @@ class Judge:
         """Have it carried out while the method goes on; `when_done` is given the reports, and the
         seconds that they took."""
         test = self.fleet.held_set("test")
+        if not examination.training:
+            return self.fleet.start_errand(
+                evaluate_part, examination.inputs, when_done, test=test, classes=self.classes
+            )
+        # The server's own tasks: a client's number would be a visit.
+        first = SERVER - len(examination.inputs)
+        more = {first - at: inputs for at, inputs in enumerate(examination.training.values())}
         return self.fleet.start_errand(
-            evaluate_part, examination.inputs, when_done, test=test, classes=self.classes
+            examine_part,
+            {**examination.inputs, **more},
+            when_done,
+            test=test,
+            classes=self.classes,
+            train=self.fleet.held_set("train"),
         )
 
     def decide(self, examination: Examination, reports: Mapping[ClientId, Report]) -> Verdict:
@@ -202,7 +269,11 @@ class Judge:
             judged = {client: tested[number] for client, number in models.items()}
             verdicts[name] = self._judge_models(judged)
         own = verdicts.pop(OWN)
-        found = {**own.metrics, **self._clustering(examination.clusters)}
+        found = {
+            **own.metrics,
+            **self._clustering(examination.clusters),
+            **self._training_losses(examination, reports),
+        }
         for name, verdict in verdicts.items():
             for metric in FURTHER:
                 found[f"test/{name}/{metric}"] = verdict.metrics[f"test/{metric}"]
@@ -247,6 +318,21 @@ class Judge:
             "test/macro_f1": metrics.measure_macro_f1(confusion),
         }
         return Verdict(own, confusion)
+
+    def _training_losses(
+        self, examination: Examination, reports: Mapping[ClientId, Report]
+    ) -> dict[str, float]:
+        """Mean losses over all samples of all clients whose labels are right, and wrong."""
+        if not examination.training:
+            return {}
+        assert self.scenario.correct is not None
+        first = SERVER - len(examination.inputs)
+        held = [inputs["rows"] for inputs in examination.training.values()]
+        losses = [reports[first - at]["losses"] for at in range(len(held))]
+        right = self.scenario.correct[np.concatenate(held)]
+        of_all = np.concatenate(losses).astype(np.float64)
+        parts = {"train/loss_right": of_all[right], "train/loss_wrong": of_all[~right]}
+        return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
     def _clustering(self, found: Mapping[ClientId, int]) -> dict[str, float]:
         """Agreement of a method's clusters with the true tasks, where there are both."""
@@ -295,6 +381,9 @@ class Judge:
                 believed, realised[list(values)]
             )
             for held, labels in answers.items():
+                # Images of another dataset have no right answer.
+                if held == "public" and self.scenario.public is not None:
+                    continue
                 truth = self.scenario.true[self.scenario.indices(Role[held.upper()])]
                 asked = [client for client in values if client in labels]
                 right = [float((labels[client] == truth).mean()) for client in asked]

@@ -16,6 +16,7 @@ from rayfl.algorithms.fedrn import (
 )
 from rayfl.learn.divide import Division
 from rayfl.learn.fit import carry_out, compute_outputs
+from rayfl.learn.judge import Judged, judge
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Fit
 from rayfl.models.cnn import CNN4, VGG
@@ -286,3 +287,32 @@ def test_one_epoch_on_the_auxiliary_set(decay: float) -> None:
     once = carry_out(client, Fit(peer, keep=samples, settings={"epochs": 1}))
     np.testing.assert_allclose(found, once.weights, rtol=0, atol=1e-6)
     assert client.learner.passes.take() == (2 * samples.sum(), 2 * samples.sum())
+
+
+def test_a_judging_batch_of_its_own_frees_fedrn_from_the_run_s_evaluation_batch() -> None:
+    """A network with batch statistics answers by its batch, and FedRN learns from its answers."""
+    found = {}
+    for evaluation in (16, 5):
+        learner = learner_of(CNN4(widths=(4,)), side=8, channels=3)
+        learner.evaluation_batch = evaluation
+        client = client_of(learner, side=8)
+        for judging in (8, None):
+            division = fedrn.divide_by(client, weights(learner, 1), FedRN(judging_batch=judging))
+            found[evaluation, judging] = division.clean.tobytes()
+    assert found[16, 8] == found[5, 8]
+    assert found[16, None] != found[5, None]
+
+
+def test_the_accuracy_of_a_client_is_judged_in_the_same_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int | None] = []
+
+    def note_batch(client: Client, w: Vector, batch_size: int | None = None) -> Judged:
+        asked.append(batch_size)
+        return judge(client, w, batch_size=batch_size)
+
+    monkeypatch.setattr(fedrn, "judge", note_batch)
+    client, w = toy_client()
+    visit(client, w, [weights(client.learner, 5)], judging_batch=8)
+    assert asked == [8, 8, 8]

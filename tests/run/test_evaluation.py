@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rayfl.federation.split import Role
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.inline import InlineFleet
 from rayfl.learn.fit import compute_losses, compute_outputs
-from rayfl.protocol import ClientId, Report
+from rayfl.protocol import ClientId, Report, Shard
 from rayfl.run.assembly import build_holdings, build_spec
 from rayfl.run.engine import Outcome
 from rayfl.run.evaluation import PART, Judge, Verdict, add_counts
@@ -228,3 +229,73 @@ def test_answers_of_some_clients_alone_are_not_correlated(tmp_path: Path) -> Non
         {"trust": {0: 1.0, 1: 0.0}}, {"public": {0: np.zeros(40, np.int64)}}
     )
     assert set(found) == {"trust/noise_correlation"}
+
+
+@pytest.mark.parametrize("network", ["cnn4", "mnist_cnn"])
+def test_scores_of_sorted_files_are_those_of_shuffled_ones(network: str, tmp_path: Path) -> None:
+    """The test set lies by class: parts and batches in the order of the files hold one class
+    each."""
+    data = {"name": "blobs", "samples": 60, "test_samples": 2500, "classes": 4, "side": 16}
+    model = {"name": "cnn4", "widths": [4]} if network == "cnn4" else network
+    judge, fleet, _ = judged(tmp_path, data=data, model=model, evaluation={"batch_size": 64})
+    weights = fleet.executor.learner.first_weights()
+    shuffled = fleet.executor.holdings.sets["test"]
+    assert shuffled.y is not None
+    order = np.argsort(shuffled.y, kind="stable")
+    verdict = evaluate(judge, weights)
+    held = {**fleet.executor.holdings.sets, "test": Shard(shuffled.x[order], shuffled.y[order])}
+    fleet.executor.holdings = replace(fleet.executor.holdings, sets=held)
+    # The place has been told the order of another test set.
+    fleet.executor.learner = fleet.spec.make_learner()
+    again = evaluate(judge, weights)
+    if network == "cnn4":
+        assert again.metrics == verdict.metrics
+    assert np.array_equal(again.confusion, verdict.confusion)
+
+
+# -- training losses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["tests.methods:Odd", "tests.methods:Personal"])
+def test_losses_of_right_and_wrong_labels_are_those_of_all_clients_samples(
+    method: str, tmp_path: Path
+) -> None:
+    more = {"training": {"rounds": 2}, "evaluation": {"training_losses": True}}
+    row = Row("losses", {"name": method}, config=more)
+    config = toy_config(row, tmp_path)
+    outcome, fleet = run_toy(config)
+    assert isinstance(fleet, InlineFleet)
+    scenario = open_federation(config, 0)[1]
+    assert scenario.correct is not None
+    place, images = fleet.executor.learner, fleet.executor.holdings.x
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for client in fleet.clients:
+        rows = scenario.shard(client)
+        w = outcome.models[client if client in outcome.models else None]
+        losses = compute_losses(compute_outputs(place, w, images[rows]), scenario.given[rows])
+        for loss, right in zip(losses, scenario.correct[rows], strict=True):
+            found[bool(right)].append(loss)
+    metrics = outcome.history[-1]["metrics"]
+    assert metrics["train/loss_right"] == pytest.approx(np.mean(found[True]), rel=1e-5)
+    assert metrics["train/loss_wrong"] == pytest.approx(np.mean(found[False]), rel=1e-5)
+
+
+def test_losses_of_training_samples_change_no_run_and_cost_nothing(tmp_path: Path) -> None:
+    def outcome_of(wanted: bool, folder: Path) -> Outcome:
+        more = {"training": {"rounds": 2}, "evaluation": {"training_losses": wanted}}
+        return run_toy(toy_config(Row("odd", {"name": "fedavg"}, config=more), folder))[0]
+
+    without, watched = (outcome_of(wanted, tmp_path / str(wanted)) for wanted in (False, True))
+    assert watched.sha256 == without.sha256
+    added = {"train/loss_right", "train/loss_wrong"}
+    for one, other in zip(without.history, watched.history, strict=True):
+        assert added.isdisjoint(one["metrics"])
+        kept = {name: value for name, value in other["metrics"].items() if name not in added}
+        assert kept == one["metrics"]
+
+
+def test_nobody_knows_which_training_labels_are_wrong_where_they_are_given(tmp_path: Path) -> None:
+    more = {"labels": "given", "evaluation": {"training_losses": True}}
+    judge, fleet, _ = judged(tmp_path, **more)
+    verdict = evaluate(judge, fleet.executor.learner.first_weights())
+    assert "train/loss_right" not in verdict.metrics

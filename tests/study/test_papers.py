@@ -110,6 +110,7 @@ def test_a_method_that_is_built_is_not_listed_as_missing() -> None:
 
 CLASSES = {
     "mnist": 10,
+    "fashion-mnist": 10,
     "cifar10": 10,
     "cifar100": 100,
     "svhn": 10,
@@ -172,7 +173,9 @@ def draw(config: Config, drawn: set[str]) -> None:
     if data not in CLASSES or config.resolved()["noise"]["name"] == "human" or plan in drawn:
         return
     drawn.add(plan)
-    scenario = build_scenario(config, look_alike(data), 0)
+    other = config.resolved()["public_data"]
+    public = None if other is None else look_alike(other["name"])
+    scenario = build_scenario(config, look_alike(data), 0, public)
     held = scenario.sizes()
     assert held.min() > 0
     if config.training.drop_last and data != "blobs":

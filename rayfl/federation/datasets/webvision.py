@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from rayfl.component import Count, component
+from rayfl.component import Count, Natural, component, neutral
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.image_files import decode_images
 from rayfl.federation.datasets.on_disk import (
@@ -29,9 +29,15 @@ _ALL_CLASSES = 1000
 @component
 class WebVision(OnDisk):
     """65,944 and 2,500 images, scaled and cut to squares of `side` pixels. About a fifth of the
-    labels are wrong."""
+    labels are wrong.
+
+    `margin` pixels stay around the square when the shorter edge is scaled: with 1, validation
+    images are those of FedRN's release (shorter edge 33, middle 32). Its training crops are taken
+    out of the whole rectangle; here they come out of the middle square, because images of one
+    dataset lie in one array. What lies beside the middle of a wide photo is never seen."""
 
     side: Count = 32
+    margin: Annotated[Natural, neutral(0)] = 0
 
     folder: ClassVar[str] = "webvision"
     form: ClassVar[str] = "info, google and val_images_256"
@@ -55,7 +61,7 @@ class WebVision(OnDisk):
             if label < _CLASSES:
                 files.append(folder / name)
                 labels.append(label)
-        pixels = decode_images(files, 3, self.side)
+        pixels = decode_images(files, 3, self.side, margin=self.margin)
         return Images(pixels, np.array(labels, dtype=np.int64))
 
 

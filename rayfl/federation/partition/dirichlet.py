@@ -1,5 +1,10 @@
-"""Dirichlet skew: over the labels (Hsu, Qi & Brown 2019, arXiv:1909.06335) and over the sizes
-alone."""
+"""Dirichlet skew: over the labels, class by class (Yurochkin et al., Bayesian nonparametric
+federated learning, ICML 2019; MOON, NIID-Bench and FedDS's code), and over the sizes alone.
+
+FedDS cites Hsu, Qi & Brown (2019, arXiv:1909.06335), whose sampler is another one: clients of equal
+size, each with class shares ~ Dirichlet(alpha p). At alpha 0.5, with 100 clients on MNIST, it gives
+a client 3.3 classes and its largest one a share of .81; class by class it is 8.1 classes and .43,
+as FedDS's code has it."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rayfl.errors import DataError
 from rayfl.federation.datasets import DATASETS
@@ -54,6 +55,18 @@ def test_side_scales_the_shorter_edge_and_cuts_the_middle(tmp_path: Path, pictur
     wide = np.zeros((10, 30), dtype=np.uint8)
     wide[:, 10:20] = 200
     assert (decode_image(picture(tmp_path / "a.png", wide), side=5)[:, 1:-1] == 200).all()
+
+
+def test_a_margin_scales_first_and_cuts_the_middle_then(
+    tmp_path: Path, picture: Picture, rng: np.random.Generator
+) -> None:
+    """The release's Resize(33) and CenterCrop(32), for a photo of 40 x 66."""
+    file = picture(tmp_path / "a.png", rng.integers(0, 256, (40, 66, 3), dtype=np.uint8))
+    whole = decode_image(file)
+    scaled = Image.fromarray(whole).resize((54, 33), Image.Resampling.BILINEAR)
+    # round(.5) is 0 in Python, as in torchvision.
+    assert np.array_equal(decode_image(file, side=32, margin=1), np.asarray(scaled)[0:32, 11:43])
+    assert not np.array_equal(decode_image(file, side=32, margin=1), decode_image(file, side=32))
 
 
 def test_images_of_two_sizes_need_a_side(tmp_path: Path, picture: Picture) -> None:
