@@ -18,7 +18,7 @@ types: $(VENV)/.ready
 	$(BIN)/mypy
 
 unit: $(VENV)/.ready chromium
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
 # Drills that cannot share the machine with other tests, and the longer ones.
 alone: $(VENV)/.ready
