@@ -21,6 +21,7 @@ METHODS: Registry[Algorithm] = Registry(
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",
         "scaffold": "rayfl.algorithms.scaffold:Scaffold",
+        "semifl": "rayfl.algorithms.semifl:SemiFL",
         "semi_supervised": "rayfl.algorithms.semi_supervised:SemiSupervised",
         "server_sl": "rayfl.algorithms.server_sl:ServerSL",
         "single_global": "rayfl.algorithms.single_global:SingleGlobal",

@@ -56,7 +56,9 @@ def test_figures_of_the_public_fixmatch() -> None:
     """kekmodel/FixMatch-pytorch @ 040be3b, train.py, the lines from `pseudo_label` to `Lu`, run on
     MADE with T = 1 and these thresholds."""
     for threshold, expected in FIXMATCH_FIGURES.items():
-        assert fixmatch(*MADE, threshold).mean().item() == pytest.approx(expected, abs=1e-6)
+        assert fixmatch(MADE[0], MADE[1], threshold).mean().item() == pytest.approx(
+            expected, abs=1e-6
+        )
 
 
 FIXMATCH_FIGURES = {0.0: 3.664967, 0.8: 1.170370, 0.95: 0.988390}
