@@ -20,6 +20,7 @@ METHODS: Registry[Algorithm] = Registry(
         "local_k_similarity": "rayfl.algorithms.local_k_similarity:LocalKSimilarity",
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",
+        "rscfed": "rayfl.algorithms.rscfed:RSCFed",
         "scaffold": "rayfl.algorithms.scaffold:Scaffold",
         "semifl": "rayfl.algorithms.semifl:SemiFL",
         "semi_supervised": "rayfl.algorithms.semi_supervised:SemiSupervised",

@@ -32,6 +32,7 @@ def measure_distances(
     *,
     others: Sequence[Vector],
     statistics: bool = True,
+    key: str | None = None,
     **update: Vector,
 ) -> Out:
     """How far an update is from each of several models.
@@ -44,11 +45,13 @@ def measure_distances(
         The models.
     statistics
         Whether BatchNorm's running statistics count.
+    key
+        Which of several named updates is the model; not needed where there is one.
     update
         The update that is examined, under its name.
     """
     # One vector, whatever the method calls it.
-    (own,) = update.values()
+    (own,) = update.values() if key is None else (update[key],)
     network = server.learner.shape_of()
     gaps = [
         measure_distance(
@@ -67,25 +70,29 @@ def find_distances(
     others: Sequence[Ref],
     clients: Iterable[ClientId] | None = None,
     statistics: bool = True,
+    key: str | None = None,
 ) -> dict[ClientId, Floats]:
     """Distances of updates from some models, measured where the updates lie, by client.
 
     Parameters
     ----------
     got
-        The map whose updates they are; it leaves one vector a client.
+        The map whose updates they are.
     others
         References to the models: means, or `got.ref(client)`.
     clients
         Whose updates; by default all.
     statistics
         Whether BatchNorm's running statistics count.
+    key
+        Which update is the model, where clients leave several.
     """
     reports = got.examine(
         measure_distances,
         clients,
         others=list(others),
         statistics=statistics,
+        key=key,
     )
     return {client: report["distances"] for client, report in reports.items()}
 
