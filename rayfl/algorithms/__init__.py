@@ -12,6 +12,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fb_nll_minus": "rayfl.algorithms.fb_nll:FbNllMinus",
         "clean_fedavg": "rayfl.algorithms.oracle:CleanFedAvg",
         "fedavg": "rayfl.algorithms.fedavg:FedAvg",
+        "fedcon": "rayfl.algorithms.fedcon:FedCon",
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
         "fedcr_fedema": "rayfl.algorithms.fedcr_fedema:FedCRFedEma",
         "fedds": "rayfl.algorithms.fedds:FedDS",
