@@ -27,5 +27,6 @@ METHODS: Registry[Algorithm] = Registry(
         "semi_supervised": "rayfl.algorithms.semi_supervised:SemiSupervised",
         "server_sl": "rayfl.algorithms.server_sl:ServerSL",
         "single_global": "rayfl.algorithms.single_global:SingleGlobal",
+        "ssfl": "rayfl.algorithms.ssfl:SSFL",
     },
 )
