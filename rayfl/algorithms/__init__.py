@@ -16,6 +16,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
         "fedcr_fedema": "rayfl.algorithms.fedcr_fedema:FedCRFedEma",
         "fedds": "rayfl.algorithms.fedds:FedDS",
+        "fedmatch": "rayfl.algorithms.fedmatch:FedMatch",
         "fedprox": "rayfl.algorithms.fedprox:FedProx",
         "fedrn": "rayfl.algorithms.fedrn:FedRN",
         "fl2": "rayfl.algorithms.fl2:FL2",
