@@ -11,6 +11,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fb_nll": "rayfl.algorithms.fb_nll:FbNll",
         "fb_nll_minus": "rayfl.algorithms.fb_nll:FbNllMinus",
         "clean_fedavg": "rayfl.algorithms.oracle:CleanFedAvg",
+        "fedanchor": "rayfl.algorithms.fedanchor:FedAnchor",
         "fedavg": "rayfl.algorithms.fedavg:FedAvg",
         "fedcon": "rayfl.algorithms.fedcon:FedCon",
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
