@@ -24,9 +24,14 @@ if TYPE_CHECKING:
         find_statistics as find_statistics,
         remeasure_statistics as remeasure_statistics,
     )
+    from rayfl.algorithms.parts.labels_at_server import (
+        LabelsAtServer as LabelsAtServer,
+    )
     from rayfl.algorithms.parts.server_training import (
         for_epochs as for_epochs,
         refuse_idle_server as refuse_idle_server,
+        refuse_unfit_labels as refuse_unfit_labels,
+        train_on_labels as train_on_labels,
     )
     from rayfl.algorithms.parts.weighting import (
         WEIGHTINGS as WEIGHTINGS,
@@ -108,6 +113,10 @@ if TYPE_CHECKING:
     from rayfl.learn.losses.small_loss import (
         select_small_losses as select_small_losses,
     )
+    from rayfl.learn.losses.unlabelled import (
+        UNLABELLED as UNLABELLED,
+        UnlabelledLoss as UnlabelledLoss,
+    )
     from rayfl.learn.mixing import (
         average_guesses as average_guesses,
         blend_losses as blend_losses,
@@ -165,7 +174,10 @@ _HOMES = {
     "rayfl.algorithms.fedavg": "FedAvg Global train",
     "rayfl.algorithms.parts.aggregation": "AGGREGATIONS Aggregation WeightedMean",
     "rayfl.algorithms.parts.batch_norm": "find_statistics remeasure_statistics",
-    "rayfl.algorithms.parts.server_training": "for_epochs refuse_idle_server",
+    "rayfl.algorithms.parts.labels_at_server": "LabelsAtServer",
+    "rayfl.algorithms.parts.server_training": (
+        "for_epochs refuse_idle_server refuse_unfit_labels train_on_labels"
+    ),
     "rayfl.algorithms.parts.weighting": "BySize Equal WEIGHTINGS Weighting",
     "rayfl.component": "Count Fraction Natural NonNegative Positive component neutral slot",
     "rayfl.errors": "ConfigError RayflError broken",
@@ -185,6 +197,7 @@ _HOMES = {
     "rayfl.learn.losses.base": "CROSS_ENTROPY CrossEntropy SampleLoss",
     "rayfl.learn.losses.distillation": "distillation kl_divergence soften",
     "rayfl.learn.losses.small_loss": "select_small_losses",
+    "rayfl.learn.losses.unlabelled": "UNLABELLED UnlabelledLoss",
     "rayfl.learn.mixing": (
         "average_guesses blend_losses draw_share encode_labels mix_batch mix_inputs mix_rows "
         "refine_labels sharpen trust_guesses"
