@@ -31,12 +31,17 @@ if TYPE_CHECKING:
         dampen_by_size as dampen_by_size,
         find_distances as find_distances,
     )
+    from rayfl.algorithms.parts.labels_at_server import (
+        LabelsAtServer as LabelsAtServer,
+    )
     from rayfl.algorithms.parts.report_weighting import (
         ByReport as ByReport,
     )
     from rayfl.algorithms.parts.server_training import (
         for_epochs as for_epochs,
         refuse_idle_server as refuse_idle_server,
+        refuse_unfit_labels as refuse_unfit_labels,
+        train_on_labels as train_on_labels,
     )
     from rayfl.algorithms.parts.weighting import (
         WEIGHTINGS as WEIGHTINGS,
@@ -150,6 +155,10 @@ if TYPE_CHECKING:
     from rayfl.learn.losses.squared_error import (
         squared_error as squared_error,
     )
+    from rayfl.learn.losses.unlabelled import (
+        UNLABELLED as UNLABELLED,
+        UnlabelledLoss as UnlabelledLoss,
+    )
     from rayfl.learn.mixing import (
         average_guesses as average_guesses,
         blend_losses as blend_losses,
@@ -212,8 +221,11 @@ _HOMES = {
     "rayfl.algorithms.parts.distance_weighting": (
         "ByDistance dampen_by_largest dampen_by_size find_distances"
     ),
+    "rayfl.algorithms.parts.labels_at_server": "LabelsAtServer",
     "rayfl.algorithms.parts.report_weighting": "ByReport",
-    "rayfl.algorithms.parts.server_training": "for_epochs refuse_idle_server",
+    "rayfl.algorithms.parts.server_training": (
+        "for_epochs refuse_idle_server refuse_unfit_labels train_on_labels"
+    ),
     "rayfl.algorithms.parts.weighting": "BySize Equal WEIGHTINGS Weighting",
     "rayfl.component": "Count Fraction Natural NonNegative Positive component neutral slot",
     "rayfl.errors": "ConfigError RayflError broken",
@@ -239,6 +251,7 @@ _HOMES = {
     "rayfl.learn.losses.small_loss": "select_small_losses",
     "rayfl.learn.losses.soft_cross_entropy": "soft_cross_entropy",
     "rayfl.learn.losses.squared_error": "squared_error",
+    "rayfl.learn.losses.unlabelled": "UNLABELLED UnlabelledLoss",
     "rayfl.learn.mixing": (
         "average_guesses blend_losses draw_share encode_labels mix_batch mix_inputs "
         "mix_rows refine_labels sharpen trust_guesses"

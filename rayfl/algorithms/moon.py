@@ -24,6 +24,7 @@ from rayfl.component import Count, NonNegative, Positive, component
 from rayfl.learn.batches import Batch
 from rayfl.learn.local_fit import BatchLoss, Fit, Fitting
 from rayfl.learn.losses.model_contrastive import model_contrastive
+from rayfl.learn.losses.unlabelled import UnlabelledLoss
 from rayfl.models.heads import ProjectedClassifier
 from rayfl.models.network import Network
 from rayfl.protocol import Blueprint, Client, Fleet, Out, Vector
@@ -62,9 +63,17 @@ def contrast_models(client: Client, w: Vector, earlier: nn.Module, method: Moon)
             z_glob, _ = project(received, batch.x)
             z_prev, _ = project(earlier, batch.x)
         contrast = model_contrastive(z, z_glob, [z_prev], method.tau).mean()
-        return method.loss.mean(logits, batch.y) + method.mu * contrast
+        return learn_from(method, net, batch, logits) + method.mu * contrast
 
     return loss
+
+
+def learn_from(method: Moon, net: nn.Module, batch: Batch, logits: Tensor) -> Tensor:
+    """The loss of the labels, or of images alone where the method is a host of it."""
+    if not isinstance(method.loss, UnlabelledLoss):
+        return method.loss.mean(logits, batch.y)
+    value = method.loss(net, batch)
+    return logits.new_zeros(()) if value is None else value
 
 
 def project(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,10 @@ class Listing(NamedTuple):
 LISTINGS: Mapping[str, Listing] = {
     "methods": Listing("rayfl.algorithms:METHODS", "methods", "hyper-parameters"),
     "losses": Listing("rayfl.learn.losses:LOSSES", "losses of the loss slot"),
+    "unlabelled-losses": Listing(
+        "rayfl.learn.losses.unlabelled:UNLABELLED", "losses of clients without labels"
+    ),
+    "hosts": Listing("rayfl.algorithms.semi_supervised:HOSTS", "hosts of such a loss"),
     "weightings": Listing("rayfl.algorithms.parts.weighting:WEIGHTINGS", "weightings of clients"),
     "aggregations": Listing(
         "rayfl.algorithms.parts.aggregation:AGGREGATIONS", "aggregations of updates"

@@ -32,6 +32,7 @@ def measure_distances(
     *,
     others: Sequence[Vector],
     statistics: bool = True,
+    key: str | None = None,
     **update: Vector,
 ) -> Out:
     """How far a client's model is from each of several models.
@@ -44,10 +45,14 @@ def measure_distances(
         The models.
     statistics
         Whether BatchNorm's running statistics count.
+    key
+        Which of several named updates is the model; by default `w`, or the only one.
     update
-        What the client left: its model is `w`, or the only vector there is, as in a mean.
+        What the client left, by name.
     """
-    own = update["w"] if len(update) > 1 else next(iter(update.values()))
+    if key is None:
+        key = "w" if "w" in update or len(update) > 1 else next(iter(update))
+    own = update[key]
     network = server.learner.shape_of()
     gaps = [
         measure_distance(
@@ -66,6 +71,7 @@ def find_distances(
     others: Sequence[Ref],
     clients: Iterable[ClientId] | None = None,
     statistics: bool = True,
+    key: str | None = None,
 ) -> dict[ClientId, Floats]:
     """Distances of updates from some models, measured where the updates lie, by client.
 
@@ -79,12 +85,15 @@ def find_distances(
         Whose updates; by default all.
     statistics
         Whether BatchNorm's running statistics count.
+    key
+        Which update is the model, where clients leave several.
     """
     reports = got.examine(
         measure_distances,
         clients,
         others=list(others),
         statistics=statistics,
+        key=key,
     )
     return {client: report["distances"] for client, report in reports.items()}
 

@@ -1,0 +1,92 @@
+"""Methods whose labels lie at the server, and whose clients have images alone: what they share.
+
+Pre-training is made of rounds of the server's own, `server_epochs` passes each, so that it can be
+resumed like any round and shares the axis of FedCR, whose comparison gives it to every method."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from rayfl.algorithms.parts.server_training import (
+    refuse_idle_server,
+    refuse_unfit_labels,
+    train_on_labels,
+)
+from rayfl.component import Count, Natural, Positive, component, slot
+from rayfl.learn.losses import LOSSES
+from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
+from rayfl.protocol import Algorithm, Fleet, Ref, Served
+
+log = logging.getLogger("rayfl")
+
+
+@component
+class LabelsAtServer(Algorithm):
+    """The server learns from its labels, clients from images; heirs say how they take turns."""
+
+    needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"labelled": "labels"}
+    client_labels: ClassVar[bool] = False
+    pretraining: Natural = 0
+    """Passes over the labelled set before the first federated round (FedCR's comparison: 700;
+    neutral: 0)."""
+    server_epochs: Count = 5
+    """Passes over the labelled set in a round."""
+    labels_loss: Annotated[SampleLoss, slot(LOSSES)] = CROSS_ENTROPY
+    """The server's loss: `ce` (the papers'), or one that forgives wrong labels."""
+    clip: Positive | None = None
+    """Largest norm of a gradient, at the server and at clients; null: any."""
+
+    def check(self, fleet: Fleet) -> None:
+        refuse_unfit_labels(fleet)
+        alone = -(-self.pretraining // self.server_epochs)
+        if self.pretraining and alone >= fleet.training.rounds:
+            log.warning(
+                "the server pre-trains in the first %d rounds and there are %d: no client will "
+                "ever train. Raise training.rounds or lower method.pretraining.",
+                alone,
+                fleet.training.rounds,
+            )
+
+    def count_pretraining(self, fleet: Fleet, t: int) -> int:
+        """Passes of pre-training in round `t`; 0 once it is over.
+
+        Parameters
+        ----------
+        fleet
+            Where it is logged.
+        t
+            The round.
+        """
+        left = max(self.pretraining - t * self.server_epochs, 0)
+        fleet.log(**{"server/pretraining": float(left > 0)})
+        return min(left, self.server_epochs)
+
+    def train_server(
+        self, fleet: Fleet, w: Ref, memory: Ref | None, epochs: int | None = None
+    ) -> Served:
+        """The server's passes over its labels from `w`: `["w"]` and `["optimiser"]`.
+
+        Parameters
+        ----------
+        fleet
+            Where the server is.
+        w
+            Where it begins.
+        memory
+            What its optimiser knew after the last round.
+        epochs
+            Passes; by default a round's.
+        """
+        got = fleet.serve(
+            train_on_labels,
+            w=w,
+            memory=memory,
+            data=fleet.data("labelled"),
+            epochs=epochs or self.server_epochs,
+            loss=self.labels_loss,
+            clip=self.clip,
+        )
+        refuse_idle_server(got.report)
+        return got
