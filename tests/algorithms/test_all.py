@@ -98,6 +98,21 @@ def test_golden_numbers(row: Row, tmp_path: Path) -> None:
         np.testing.assert_allclose(values, on_record[name], rtol=2e-3, atol=tolerance)
 
 
+EXPLAINED = [row for row in TABLE if METHODS.find(row.method["name"]).metrics]
+"""Rows of methods that say what their measures mean."""
+
+
+@pytest.mark.parametrize("row", EXPLAINED, ids=str)
+def test_every_metric_of_its_own_has_a_meaning(row: Row, tmp_path: Path) -> None:
+    outcome, _ = run_toy(toy_config(row, tmp_path))
+    plain, _ = run_toy(
+        shortened(toy_config(row, tmp_path, {"name": "fedavg"}), 1), directory="plain"
+    )
+    named = {name for record in outcome.history for name in record["metrics"]}
+    own = {name for name in named - set(plain.history[0]["metrics"]) if name[:5] != "test/"}
+    assert own == set(METHODS.find(row.method["name"]).metrics)
+
+
 REFUSALS = [(row, bad, match) for row in TABLE for bad, match in row.refused]
 
 
