@@ -12,6 +12,8 @@ METHODS: Registry[Algorithm] = Registry(
         "fb_nll_minus": "rayfl.algorithms.fb_nll:FbNllMinus",
         "client_selection": "rayfl.algorithms.client_selection:ClientSelection",
         "clean_fedavg": "rayfl.algorithms.oracle:CleanFedAvg",
+        "clipfl": "rayfl.algorithms.clipfl:ClipFL",
+        "clipfl_personal": "rayfl.algorithms.clipfl:ClipFLPersonal",
         "fedavg": "rayfl.algorithms.fedavg:FedAvg",
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
         "fedcr_fedema": "rayfl.algorithms.fedcr_fedema:FedCRFedEma",
