@@ -20,6 +20,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fedds": "rayfl.algorithms.fedds:FedDS",
         "fedprox": "rayfl.algorithms.fedprox:FedProx",
         "fedrn": "rayfl.algorithms.fedrn:FedRN",
+        "focus": "rayfl.algorithms.focus:Focus",
         "local_k_similarity": "rayfl.algorithms.local_k_similarity:LocalKSimilarity",
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",
