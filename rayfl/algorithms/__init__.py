@@ -18,6 +18,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
         "fedcr_fedema": "rayfl.algorithms.fedcr_fedema:FedCRFedEma",
         "fedds": "rayfl.algorithms.fedds:FedDS",
+        "fedln_akd": "rayfl.algorithms.fedln_akd:FedLNAKD",
         "fednoro": "rayfl.algorithms.fednoro:FedNoRo",
         "fedprox": "rayfl.algorithms.fedprox:FedProx",
         "fedrn": "rayfl.algorithms.fedrn:FedRN",
