@@ -15,6 +15,7 @@ METHODS: Registry[Algorithm] = Registry(
         "clipfl": "rayfl.algorithms.clipfl:ClipFL",
         "clipfl_personal": "rayfl.algorithms.clipfl:ClipFLPersonal",
         "fedavg": "rayfl.algorithms.fedavg:FedAvg",
+        "fedcorr": "rayfl.algorithms.fedcorr:FedCorr",
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
         "fedcr_fedema": "rayfl.algorithms.fedcr_fedema:FedCRFedEma",
         "fedds": "rayfl.algorithms.fedds:FedDS",
