@@ -353,7 +353,7 @@ def test_detection_of_the_authors(
 
 
 def test_gaps_are_filled_and_columns_scaled() -> None:
-    found = fill_and_scale([[1, 2], [3, np.nan], [2, 5]])
+    found = fill_and_scale([[1.0, 2.0], [3.0, np.nan], [2.0, 5.0]])
     assert found.tolist() == [[0, 0], [1, 0], [0.5, 1]]
 
 
