@@ -54,3 +54,8 @@ def test_one_component_is_shown_with_its_settings(plural: str) -> None:
 def test_the_help_says_what_is_listed(plural: str) -> None:
     result = CliRunner().invoke(cli.rayfl, [plural, "--help"], catch_exceptions=False)
     assert LISTINGS[plural].subject in " ".join(result.output.split())
+
+
+def test_a_method_says_what_its_metrics_mean() -> None:
+    result = CliRunner().invoke(cli.rayfl, ["methods", "client_selection"], catch_exceptions=False)
+    assert "\nmetrics of its own:\n  noise_ratio/noise_correlation: Pearson's" in result.output

@@ -91,7 +91,8 @@ class Rows:
     def backward(self, loss: Tensor) -> None:
         """Put the gradient of a sum of losses in its place."""
         # Not `backward`, which would leave gradients at the leaves: the optimiser reads one matrix.
-        made = torch.autograd.grad(loss, list(self.leaves.values()))
+        # What a loss leaves out (a second head, say) has a gradient of 0, as in a single network.
+        made = torch.autograd.grad(loss, list(self.leaves.values()), materialize_grads=True)
         for place, gradient in zip(self.gradients.values(), made, strict=True):
             place.copy_(gradient)
 

@@ -3,8 +3,8 @@
 A scale of s makes a run of roughly s x s of the work: s of the rounds, each with s of the images.
 
 - Rounds are multiplied by s, and with them whatever a method counts in rounds or passes over the
-  whole run: FedRN's warm-up, FedCR's pre-training. They keep their share of the run, as do the last
-  rounds that a score is the mean of.
+  whole run: FedRN's warm-up, FedCR's pre-training, FedNoRo's ramp, FedCorr's stages. They keep
+  their share of the run, as do the last rounds that a score is the mean of.
 - Clients are multiplied by s, and so are the training images, so that a client keeps its size, and
   the partition's and the noise's settings keep their meaning. Amounts of the split (public,
   validation, labelled, client_samples) shrink as the training images do; shares stay.
@@ -43,10 +43,23 @@ LEAST: Mapping[str, float] = {
     "split.labelled.per_class": 2,
     "method.warmup": 1,
     "method.pretraining": 1,
+    "method.iterations": 1,
+    "method.finetuning": 1,
+    "method.begin": 0,
+    "method.end": 0,
 }
 """Settings that are multiplied, each with its least value."""
 
-COUNTED = ("training.rounds", "clients", "method.warmup", "method.pretraining")
+COUNTED = (
+    "training.rounds",
+    "clients",
+    "method.warmup",
+    "method.pretraining",
+    "method.iterations",
+    "method.finetuning",
+    "method.begin",
+    "method.end",
+)
 """Those that need nothing but multiplying."""
 
 SIZES = {

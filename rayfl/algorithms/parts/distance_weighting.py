@@ -26,6 +26,9 @@ from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies
 
 Weights = Mapping[ClientId, float]
 
+FORK_GUARD = 1e-4
+"""What the fork of FedNoRo's code adds to every distance, so that none divides by 0."""
+
 
 def measure_distances(
     server: Client,
@@ -154,6 +157,34 @@ def dampen_by_size(
     return dict(zip(sizes, shares, strict=True))
 
 
+def find_misplaced(
+    got: Replies, noisy: int, clean: int, statistics: bool = True
+) -> dict[ClientId, float]:
+    """Distances as a fork of FedNoRo's code has them: of the round's first models from its first
+    models, however few of these are of clean clients.
+
+    The i-th noisy client gets the distance of the i-th model of the round from the nearest of the
+    first ones, as many as there are clean clients; where no more clients are noisy than clean, each
+    of these models is its own nearest.
+
+    Parameters
+    ----------
+    got
+        The round's replies.
+    noisy, clean
+        How many of its clients are.
+    statistics
+        Whether BatchNorm's running statistics count.
+    """
+    order = list(got)
+    distances = dict.fromkeys(order, 0.0)
+    others = [got.ref(client) for client in order[:clean]]
+    if others and noisy:
+        found = find_distances(got, others, order[:noisy], statistics)
+        distances |= {client: float(gaps.min()) for client, gaps in found.items()}
+    return distances
+
+
 @component
 class ByDistance(Weighting):
     """Clients count by size, less the farther their model is from the clean ones or from the mean.
@@ -171,6 +202,9 @@ class ByDistance(Weighting):
     """RSCFed's factor (authors' code: 1e4); null: the mean size over the median distance."""
     statistics: bool = True
     """Whether BatchNorm's running statistics count in a distance."""
+    misplaced: bool = False
+    """Under `clean`: the defect of a fork of FedNoRo's code (stha-prashant/fednoro), see
+    `find_misplaced`."""
 
     def __call__(self, got: Replies, fleet: Fleet) -> Weights:
         sizes = {client: float(fleet.size(client)) for client in got}
@@ -180,6 +214,9 @@ class ByDistance(Weighting):
             return dampen_by_size(sizes, distances, self.beta)
         noisy = [client for client, report in got.items() if report.get(self.noisy, False)]
         clean = [client for client in got if client not in noisy]
+        if self.misplaced:
+            found_there = find_misplaced(got, len(noisy), len(clean), self.statistics)
+            return dampen_by_largest(sizes, {k: gap + FORK_GUARD for k, gap in found_there.items()})
         if not noisy or not clean:
             return sizes
         others = [got.ref(client) for client in clean]
