@@ -431,6 +431,8 @@ class Algorithm:
     """Whether `model` differs between clients."""
     deviations: ClassVar[tuple[str, ...]] = ()
     """Where this implementation departs from its paper, one sentence each."""
+    metrics: ClassVar[Mapping[str, str]] = {}
+    """What the measures mean that it logs, by name."""
 
     def encoders(self) -> Mapping[str, Any]:
         """Frozen encoders whose features of every client's (and named set's) images the phases

@@ -17,6 +17,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fedds": "rayfl.algorithms.fedds:FedDS",
         "fedprox": "rayfl.algorithms.fedprox:FedProx",
         "fedrn": "rayfl.algorithms.fedrn:FedRN",
+        "ifca_pfl": "rayfl.algorithms.ifca_pfl:IfcaPfl",
         "local_k_similarity": "rayfl.algorithms.local_k_similarity:LocalKSimilarity",
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",

@@ -70,8 +70,8 @@ def _read_docstring(cls: type[Any]) -> str:
 
 
 def _describe_component(name: str, cls: type[Any]) -> Iterator[str]:
-    """Docstring, settings with types, defaults and what is said of them, and deviations from the
-    paper."""
+    """Docstring, settings with types, defaults and what is said of them, what its metrics mean, and
+    deviations from the paper."""
     yield from (name, "", _read_docstring(cls), "")
     citation = getattr(cls, "citation", "")
     if citation:
@@ -81,6 +81,10 @@ def _describe_component(name: str, cls: type[Any]) -> Iterator[str]:
         yield from (f"try it: rayfl run {example}", "")
     yield "settings:"
     yield from _list_settings(cls)
+    metrics = getattr(cls, "metrics", {})
+    if metrics:
+        yield from ("", "metrics of its own:")
+        yield from (f"  {name}: {meaning}" for name, meaning in metrics.items())
     deviations = getattr(cls, "deviations", ())
     if deviations:
         yield from ("", "deviations from the paper:")
