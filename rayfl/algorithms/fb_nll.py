@@ -20,21 +20,25 @@ compares what a user calls c~ with each clean class: if a single class reaches t
 samples become that class; otherwise each goes to the class on whose subspace its projection is
 longest. Labels never leave the user.
 
-Training. Each cluster averages its own model over its users, all counting the same.
+Training. Each cluster averages its own model over its users, all counting the same; or any other
+method, the host, is played within each cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rayfl.algorithms.fedavg import train
-from rayfl.component import Count, Fraction, component, neutral, slot
+from rayfl.algorithms import METHODS
+from rayfl.algorithms.fedavg import FedAvg
+from rayfl.algorithms.parts.weighting import Equal
+from rayfl.algorithms.parts.within_clusters import WithinClusters
+from rayfl.component import Count, Fraction, Natural, component, neutral, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.estimate import (
     agglomerate,
@@ -60,15 +64,20 @@ from rayfl.models.encoders.pretrained import ImageNetResNet18
 from rayfl.protocol import (
     SERVER,
     Algorithm,
+    Blueprint,
     Client,
     ClientId,
     Fleet,
+    Model,
     Out,
     Ref,
-    Replies,
     Shard,
+    State,
     Vector,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
@@ -80,13 +89,15 @@ direction."""
 
 @dataclass(frozen=True)
 class Clustered:
-    """A model for each cluster; from the first round on who is in which, and the similarities
-    behind that."""
+    """The first weights; from the first round on who is in which cluster, the host's state in each,
+    and the similarities behind that."""
 
-    models: tuple[Ref, ...]
+    first: Ref
     clusters: Mapping[ClientId, int] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
     similarity: Floats | None = None
     merges: Floats | None = None
+    corrected: bool = False
 
 
 # -- clustering: what users do (Procedure 1) -------------------------------------------------------
@@ -250,12 +261,35 @@ class FbNllMinus(Algorithm):
     clustering_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = HoG()
     """Phi. Paper: HoG on CIFAR-10, ResNet-18 of ImageNet on SVHN."""
     loss: Annotated[SampleLoss, slot(LOSSES), neutral("ce")] = CROSS_ENTROPY
-    """The users' loss: `ce` (the paper's), or any robust loss."""
+    """The users' loss, in the place of the host's: `ce` (the paper's) leaves the host its own."""
+    host: Annotated[Algorithm, slot(METHODS), neutral({"name": "fedavg", "weighting": "equal"})] = (
+        FedAvg(weighting=Equal())
+    )
+    """What is played within each cluster. Paper: federated averaging with equal weights; in Tables
+    IX-XI also FedCorr, ClipFL and RHFL."""
 
-    def encoders(self) -> Mapping[str, EncoderSpec]:
-        return {"clustering": self.clustering_encoder}
+    # What a host asks of the experiment, and what it makes of the network, stands.
+
+    @property
+    def needs(self) -> Mapping[str, Literal["images", "labels"]]:  # type: ignore[override]
+        return self.host.needs
+
+    @property
+    def client_labels(self) -> bool:  # type: ignore[override]
+        return self.host.client_labels
+
+    @property
+    def labels(self) -> Literal["given", "clean", "true"]:  # type: ignore[override]
+        return self.host.labels
+
+    def network(self, blueprint: Blueprint) -> nn.Module:
+        return self.host.network(blueprint)
+
+    def encoders(self) -> Mapping[str, Any]:
+        return {**self.host.encoders(), "clustering": self.clustering_encoder}
 
     def check(self, fleet: Fleet) -> None:
+        self.check_host(fleet)
         if self.models > len(fleet.clients):
             rule = (
                 f"method.models is at most the number of clients with data ({len(fleet.clients)})"
@@ -264,18 +298,45 @@ class FbNllMinus(Algorithm):
                 broken(rule, self.models, "Ask for fewer clusters or bring more clients.")
             )
 
+    def check_host(self, fleet: Fleet) -> None:
+        """Refuse a host that cannot work here, or that would cluster its clients once more."""
+        name = type(self.host).__name__
+        if isinstance(self.host, FbNllMinus):
+            rule = "method.host trains within the clusters that FB-NLL found"
+            remedy = "Choose the method that is to train, such as fedavg."
+            raise ConfigError(broken(rule, f"{name}, which looks for clusters itself", remedy))
+        if self.loss != CROSS_ENTROPY and not hasattr(self.host, "loss"):
+            rule = "method.loss stands in the place of the host's loss"
+            raise ConfigError(broken(rule, f"{name}, which has no such setting", "Leave it out."))
+        self.within({}).host.check(fleet)
+
+    def within(self, clusters: Mapping[ClientId, int]) -> WithinClusters:
+        """The host within these clusters."""
+        own = self.loss == CROSS_ENTROPY
+        host = self.host if own else replace(self.host, loss=self.loss)  # type: ignore[type-var]
+        return WithinClusters(host, clusters)
+
     def init(self, fleet: Fleet, model: Ref) -> Clustered:
-        return Clustered((model,) * self.models)
+        return Clustered(model)
 
     def round(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
         state = state if state.clusters else self.prepare(state, fleet, t)
-        cohort = fleet.sample(t)
-        each = {k: {"w": state.models[state.clusters[k]]} for k in cohort}
-        got = fleet.map(train, cohort, each=each, method=self)
-        return replace(state, models=average_clusters(got, state))
+        within = self.within(state.clusters)
+        states = state.states or within.init(fleet, state.first)
+        return replace(state, states=within.round(states, fleet, t))
 
     def model(self, state: Clustered, fleet: Fleet, client: ClientId | None = None) -> Ref:
-        return state.models[0 if client is None else state.clusters.get(client, 0)]
+        if not state.states:
+            return state.first
+        chosen = fleet.clients[0] if client is None else client
+        return self.within(state.clusters).model(state.states, fleet, chosen)
+
+    def further_models(
+        self, state: Clustered, fleet: Fleet, client: ClientId | None = None
+    ) -> Mapping[str, Model]:
+        if not state.states or client is None:
+            return {}
+        return self.within(state.clusters).further_models(state.states, fleet, client)
 
     def clusters(self, state: Clustered) -> Mapping[ClientId, int]:
         return state.clusters
@@ -321,7 +382,6 @@ class FbNll(FbNllMinus):
     of their features."""
 
     citation: ClassVar[str] = "FB-NLL, Algorithm 1"
-    needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"validation": "labels"}
     deviations: ClassVar[tuple[str, ...]] = (
         *FbNllMinus.deviations,
         "tau, l and the rank of the sample-wise phase are not printed: tau and the rank are "
@@ -343,8 +403,15 @@ class FbNll(FbNllMinus):
     correction_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = ImageNetResNet18()
     """Phi of the correction. Paper: ResNet-18 of ImageNet (its weights must be at hand; `hog` needs
     none)."""
+    correct_after: Annotated[Natural, neutral(0)] = 0
+    """Rounds of the host after which labels are corrected. Paper: 0, before training; FedCorr: the
+    rounds of its first stage; ClipFL: ours, the rounds before its pruning."""
 
-    def encoders(self) -> Mapping[str, EncoderSpec]:
+    @property
+    def needs(self) -> Mapping[str, Literal["images", "labels"]]:  # type: ignore[override]
+        return {**super().needs, "validation": "labels"}
+
+    def encoders(self) -> Mapping[str, Any]:
         return {**super().encoders(), "correction": self.correction_encoder}
 
     def check(self, fleet: Fleet) -> None:
@@ -357,8 +424,18 @@ class FbNll(FbNllMinus):
 
     def prepare(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
         clustered = super().prepare(state, fleet, t)
+        return clustered if self.correct_after else self.correct_once(clustered, fleet)
+
+    def round(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
+        state = super().round(state, fleet, t)
+        # At a round's end, where no visit of the host's comes after it: what it does not change
+        # stays as it was, bit by bit.
+        due = t + 1 >= self.correct_after and not state.corrected
+        return self.correct_once(state, fleet) if due else state
+
+    def correct_once(self, state: Clustered, fleet: Fleet) -> Clustered:
         self.correct(fleet)
-        return clustered
+        return replace(state, corrected=True)
 
     def correct(self, fleet: Fleet) -> None:
         """Procedure 2 with all users at once."""
@@ -380,15 +457,6 @@ class FbNll(FbNllMinus):
         fleet.log(**{f"correction/{name}": float(value) for name, value in chosen.items()})
         fleet.log(**{"correction/whole_classes": whole / classes})
         fleet.log(**{"correction/changed": changed / sum(map(fleet.size, fleet.clients))})
-
-
-def average_clusters(got: Replies, state: Clustered) -> tuple[Ref, ...]:
-    """The unweighted mean of each cluster; one of whose users none replied keeps its model."""
-    means = []
-    for m, model in enumerate(state.models):
-        team = [k for k in got if state.clusters[k] == m]
-        means.append(got.mean(dict.fromkeys(team, 1.0)) if team else model)
-    return tuple(means)
 
 
 def measure_separation(similarity: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
