@@ -21,6 +21,7 @@ METHODS: Registry[Algorithm] = Registry(
         "local_k_similarity": "rayfl.algorithms.local_k_similarity:LocalKSimilarity",
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",
+        "rhfl": "rayfl.algorithms.rhfl:RHFL",
         "scaffold": "rayfl.algorithms.scaffold:Scaffold",
         "server_sl": "rayfl.algorithms.server_sl:ServerSL",
         "single_global": "rayfl.algorithms.single_global:SingleGlobal",

@@ -244,6 +244,10 @@ class FbNllMinus(Algorithm):
         "Clusters are found at the beginning of the first round, so that their cost is in the "
         "books.",
     )
+    metrics: ClassVar[Mapping[str, str]] = {
+        "clusters/lowest_within": "the similarity of the least similar pair inside a cluster",
+        "clusters/highest_across": "the similarity of the most similar pair across two",
+    }
 
     models: Count = 2
     """M, the clusters, each with a model of its own. Paper: 2, 3 or 5, the number of tasks; 1 is
@@ -391,6 +395,13 @@ class FbNll(FbNllMinus):
         "All classes are candidates, and all local labels are checked, whatever the user's task.",
         "Labels are relabelled from one snapshot; the paper's loop might move a sample twice.",
     )
+    metrics: ClassVar[Mapping[str, str]] = {
+        **FbNllMinus.metrics,
+        "correction/tau": "tau_sim, given or calibrated",
+        "correction/sample_rank": "the dimension of the subspaces that samples are projected on",
+        "correction/whole_classes": "the share of users' classes that were recognised as a whole",
+        "correction/changed": "the share of labels that are another one than before",
+    }
 
     tau: Fraction | None = None
     """tau_sim, what a class must reach to be recognised as a whole; calibrated if not given. Paper:
