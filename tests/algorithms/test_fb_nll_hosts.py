@@ -36,6 +36,8 @@ FULL: dict[str, Any] = {
 }
 EQUAL_PROX = {"name": "fedprox", "weighting": "equal"}
 ON_CLEAN = {"name": "rhfl", "public": "validation"}
+LONG: dict[str, Any] = {"training": {"rounds": 16, "clients_per_round": 6}}
+BRIEF: dict[str, Any] = {"training": {"rounds": 3}}
 
 ROWS = [
     Row(
@@ -45,21 +47,29 @@ ROWS = [
         untried=OWN_PARTITION,
         neutral={**FULL, "host": {**EQUAL_PROX, "mu": 0.0}},
         same_as=FULL,
-        refused=[({"host": "fedproxy"}, "unknown method 'fedproxy'"), ({"correct_after": -1}, "")],
+        refused=[
+            ({"host": "fedproxy"}, "unknown method 'fedproxy'"),
+            ({"correct_after": -1}, "correct_after"),
+        ],
     ),
     # Without tasks, so that it also meets the odd federation; a host with a state of its clients.
     Row("fb_nll_minus_scaffold", {**MINUS, "host": "scaffold"}),
     Row(
         "rhfl_fb_nll",
         {**FULL, "host": ON_CLEAN},
-        config={**TASKS, **CLEAN},
+        config={**TASKS, **CLEAN, **LONG},
+        brief=BRIEF,
         untried=OWN_PARTITION,
+        # RHFL is slow to start.
+        floor=0.7,
     ),
     Row(
         "rhfl_fb_nll_after",
         {**FULL, "host": ON_CLEAN, "correct_after": 2, "models": 3},
-        config=CLEAN,
-        floor=0.6,
+        config={**CLEAN, **LONG},
+        brief=BRIEF,
+        # Clusters of a few clients that have nothing in common.
+        floor=0.5,
     ),
 ]
 

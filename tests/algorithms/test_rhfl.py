@@ -27,13 +27,17 @@ from rayfl.protocol import Fleet
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 from tests.algorithms.toys import toy_fleet
 
-PUBLIC: dict[str, Any] = {"split": {"public": 0.2}}
+LONG: dict[str, Any] = {"training": {"rounds": 16, "clients_per_round": 6}}
+"""It is slow to start, and nobody has more than its own samples."""
+BRIEF: dict[str, Any] = {"training": {"rounds": 3}}
+PUBLIC: dict[str, Any] = {"split": {"public": 0.2}, **LONG}
 
 ROWS = [
     Row(
         "rhfl",
         {"name": "rhfl"},
         config=PUBLIC,
+        brief=BRIEF,
         # Nothing is averaged: every model has its client's samples, and wrong labels, alone.
         floor=0.7,
         refused=[
@@ -54,8 +58,9 @@ ROWS = [
             "first": "own",
             "loss": "ce",
         },
-        config={"split": {"validation": {"per_class": 10}}},
-        floor=0.7,
+        config={"split": {"validation": {"per_class": 10}}, **LONG},
+        brief=BRIEF,
+        floor=0.6,
     ),
 ]
 
@@ -65,6 +70,28 @@ P = {
     2: np.array([[0.5, 0.3, 0.2]], np.float32),
     3: np.array([[0.2, 0.2, 0.6]], np.float32),
 }
+
+Z = [
+    [
+        [1.14, 2.06, -0.435, 1.775, 0.187],
+        [-0.181, -0.091, -0.735, -0.587, 0.871],
+        [-1.309, 0.687, 0.329, 0.332, 0.303],
+        [-0.981, -0.353, -0.839, -1.233, -0.681],
+    ],
+    [
+        [-0.496, -0.602, -0.478, -0.299, -0.209],
+        [-3.112, -0.426, 1.334, -0.328, 1.622],
+        [0.859, 0.7, 1.566, 0.532, -1.439],
+        [1.655, -0.382, 0.505, 0.583, -0.022],
+    ],
+    [
+        [-0.864, -0.208, 0.675, -0.328, -0.766],
+        [-1.586, -0.176, 1.061, -0.005, 1.181],
+        [0.75, 1.47, 1.426, 0.784, -0.171],
+        [0.105, -0.192, -0.124, 0.956, -0.115],
+    ],
+]
+"""Logits of three clients for four images of five classes."""
 
 
 # -- confidence ------------------------------------------------------------------------------------
@@ -157,6 +184,55 @@ def test_cross_entropy_with_the_weighted_answers_has_the_gradient_of_the_diverge
     torch.testing.assert_close(found, expected)
 
 
+# -- beside the authors' code (FangXiuwen/Robust_FL, 1d63582, folder RHFL) ------------------------
+
+
+def test_confidence_of_the_authors() -> None:
+    """HHF/HHF.py, "Calculate Client Confidence with label quality and model performance"."""
+    before = np.array([2.305, 2.3079, 2.0153, 1.7858, 1.5539])
+    now = np.array([2.2366, 2.222, 2.1836, 1.9517, 1.0545])
+    theirs = [0.1809244, 0.18285355, 0.15707225, 0.15544541, 0.3237044]
+    found = weigh_teachers(measure_contributions(before, now), RHFL().eta)
+    assert found == pytest.approx(theirs, abs=1e-8)
+
+
+def test_robust_loss_of_the_authors() -> None:
+    """loss.py, SCELoss(alpha=0.1, beta=1.0), image by image."""
+    logits = [
+        [-0.23, 1.08, -2.346, 0.215, 1.995, -0.86, 4.862, -4.79, -0.155, -0.918],
+        [3.138, 1.567, -0.5, 0.159, 1.691, 6.77, 5.608, -3.586, 2.994, 1.378],
+        [-0.814, 0.425, 0.389, 2.044, 0.609, -0.613, -1.236, 2.062, -0.226, -1.27],
+    ]
+    found = RHFL().loss(torch.tensor(logits), torch.tensor([0, 3, 7]))
+    theirs = [9.678869247436523, 9.89471435546875, 6.138219356536865]
+    assert found.tolist() == pytest.approx(theirs, rel=1e-6)
+
+
+def test_collaboration_of_the_authors() -> None:
+    """HHF/HHF.py, "Update Participants' Models via KL Loss and Data Quality": three clients' losses
+    on four images, and the gradient of the first one's logits."""
+    logits = torch.tensor(Z, dtype=torch.float64)
+    weights = {0: 0.5, 1: 0.2, 2: 0.3}
+    p = {k: logits[k].softmax(1) for k in weights}
+    losses = [
+        sum(weights[j] * measure_divergence(p[j].numpy(), p[k].numpy()) for j in p if j != k)
+        for k in p
+    ]
+    theirs = [0.21261953360059863, 0.29538843967406014, 0.19359755901403758]
+    assert losses == pytest.approx(theirs, rel=1e-6)
+    answers = {k: rows.numpy().astype(np.float32) for k, rows in p.items()}
+    assert measure_collaboration(answers, weights) == pytest.approx(np.mean(theirs), rel=1e-5)
+    first = logits[0].requires_grad_()
+    targets = sum((weights[j] * p[j] for j in (1, 2)), torch.zeros(4, 5))
+    (gradient,) = torch.autograd.grad(CROSS_ENTROPY.mean(first, targets), first)
+    assert gradient[0].tolist() == pytest.approx(
+        [0.00451526, 0.03025063, -0.03859807, 0.01592343, -0.01209126], abs=1e-7
+    )
+    assert gradient[3].tolist() == pytest.approx(
+        [-0.01818366, 0.02495875, 0.00490571, -0.02378055, 0.01209974], abs=1e-7
+    )
+
+
 # -- rounds ----------------------------------------------------------------------------------------
 
 
@@ -185,12 +261,12 @@ def test_what_is_sent_are_answers(tmp_path: Path) -> None:
     model either way."""
     outcome, fleet = run_toy(shortened(toy_config(ROWS[0], tmp_path), 1))
     metrics = outcome.history[0]["metrics"]
-    images, clients, classes = 72, 4, 4
+    images, clients, classes = 72, 6, 4
     assert fleet.size("public") == images
     answers = images * classes * 4
     rows = (16 + images + (images - 16)) * 4
     assert metrics["cost/up_mb"] * 1e6 == pytest.approx(clients * (answers + 4))
-    assert metrics["cost/down_mb"] * 1e6 == pytest.approx(clients * (3 * answers + rows))
+    assert metrics["cost/down_mb"] * 1e6 == pytest.approx(clients * (5 * answers + rows))
     visited = fleet.sample(0)
     own = sum(map(fleet.size, visited))
     # Asked once about their own samples and about every public image; trained on both.
@@ -224,18 +300,18 @@ def play(method: RHFL, fleet: InlineFleet) -> Losses:
     return method.round(state, fleet, 0)
 
 
-@pytest.mark.parametrize("classes", [[0], [3, 5]])
+@pytest.mark.parametrize("cohort", [[0], [3, 5]])
 def test_a_lone_client_skips_collaboration(
-    classes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cohort: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def choose(self: Fleet, t: int, among: Any = None) -> list[int]:
-        return classes
+        return cohort
 
     monkeypatch.setattr(InlineFleet, "sample", choose)
     phases = count_phases(monkeypatch)
     state = play(RHFL(), toy_fleet(toy_config(ROWS[0], tmp_path)))
-    assert ("distil" in phases) == (len(classes) > 1)
-    assert sorted(state.before) == classes
+    assert ("distil" in phases) == (len(cohort) > 1)
+    assert sorted(state.before) == cohort
 
 
 def test_whose_answers_are_not_finite_teaches_nobody(
@@ -263,8 +339,7 @@ def test_epochs_before_collaboration_and_by_the_public_set(
     outcome, fleet = run_toy(shortened(toy_config(ROWS[0], tmp_path, method), 2))
     all_samples = sum(map(fleet.size, fleet.clients))
     passes = [record["metrics"]["cost/backward"] for record in outcome.history]
-    own = [sum(map(fleet.size, fleet.sample(t))) for t in (0, 1)]
-    assert passes == [3 * all_samples + own[0] + 4 * 72, own[1] + 4 * 72]
+    assert passes == [4 * all_samples + 6 * 72, all_samples + 6 * 72]
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -276,7 +351,8 @@ def test_a_public_set_is_needed(tmp_path: Path) -> None:
 
 
 def test_a_single_client_has_nobody_to_learn_from(tmp_path: Path) -> None:
-    lone = toy_config(ROWS[0], tmp_path, clients=1, noise="none")
+    alone = {"clients": 1, "noise": "none", "training": {"clients_per_round": 1}}
+    lone = toy_config(ROWS[0], tmp_path, **alone)
     with pytest.raises(ConfigError, match="at least two with data; got 1"):
         run_toy(lone)
 
