@@ -351,7 +351,7 @@ def test_a_public_set_is_needed(tmp_path: Path) -> None:
 
 
 def test_a_single_client_has_nobody_to_learn_from(tmp_path: Path) -> None:
-    alone = {"clients": 1, "noise": "none", "training": {"clients_per_round": 1}}
+    alone: dict[str, Any] = {"clients": 1, "noise": "none", "training": {"clients_per_round": 1}}
     lone = toy_config(ROWS[0], tmp_path, **alone)
     with pytest.raises(ConfigError, match="at least two with data; got 1"):
         run_toy(lone)
