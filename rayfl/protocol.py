@@ -210,6 +210,10 @@ class Replies(Mapping[ClientId, Report]):
         """Both maps as one; no client may be in both."""
         raise NotImplementedError
 
+    def among(self, clients: Iterable[ClientId]) -> Replies:
+        """The replies of these clients alone; those that did not reply are not missed."""
+        raise NotImplementedError
+
     def ref(self, client: ClientId, key: str | None = None) -> Ref:
         """A reference to one client's update.
 

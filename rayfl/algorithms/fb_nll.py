@@ -20,30 +20,25 @@ compares what a user calls c~ with each clean class: if a single class reaches t
 samples become that class; otherwise each goes to the class on whose subspace its projection is
 longest. Labels never leave the user.
 
-Training. Each cluster averages its own model over its users, all counting the same.
-
-What is logged, once. `clusters/lowest_within` and `clusters/highest_across`: how well clusters
-stand apart in R. `correction/tau` and `correction/sample_rank`: what was calibrated.
-`correction/projection_accuracy`: the share of the server's clean samples that the projection puts
-into their own class, each half by the other's subspaces. It is what the sample-wise phase can be
-expected to reach on users' data: where it is below the share of right labels, the features are too
-weak and the correction does harm (HoG on CIFAR-10 with 25 % noise: right labels fall from .751 to
-.29-.42 at tau .9). `correction/whole_classes` and `correction/changed`: the shares of users'
-classes that phase 1 moved as a whole, and of labels that are new.
+Training. Each cluster averages its own model over its users, all counting the same; or any other
+method, the host, is played within each cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rayfl.algorithms.fedavg import train
-from rayfl.component import Count, Fraction, component, neutral, slot
+from rayfl.algorithms import METHODS
+from rayfl.algorithms.fedavg import FedAvg
+from rayfl.algorithms.parts.weighting import Equal
+from rayfl.algorithms.parts.within_clusters import WithinClusters
+from rayfl.component import Count, Fraction, Natural, component, neutral, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.estimate import (
     Criterion,
@@ -65,15 +60,20 @@ from rayfl.models.encoders.pretrained import ImageNetResNet18
 from rayfl.protocol import (
     SERVER,
     Algorithm,
+    Blueprint,
     Client,
     ClientId,
     Fleet,
+    Model,
     Out,
     Ref,
-    Replies,
     Shard,
+    State,
     Vector,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Floats = NDArray[np.float64]
 Features = NDArray[np.float32]
@@ -81,13 +81,15 @@ Features = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Clustered:
-    """A model for each cluster; from the first round on who is in which, and the similarities
-    behind that."""
+    """The first weights; from the first round on who is in which cluster, the host's state in each,
+    and the similarities behind that."""
 
-    models: tuple[Ref, ...]
+    first: Ref
     clusters: Mapping[ClientId, int] = field(default_factory=dict)
+    states: tuple[State, ...] = ()
     similarity: Floats | None = None
     merges: Floats | None = None
+    corrected: bool = False
 
 
 # -- clustering: what users do (Procedure 1) -------------------------------------------------------
@@ -242,6 +244,10 @@ class FbNllMinus(Algorithm):
         "Clusters are found at the beginning of the first round, so that their cost is in the "
         "books.",
     )
+    metrics: ClassVar[Mapping[str, str]] = {
+        "clusters/lowest_within": "the similarity of the least similar pair inside a cluster",
+        "clusters/highest_across": "the similarity of the most similar pair across two",
+    }
 
     models: Count = 2
     """M, the clusters, each with a model of its own. Paper: 2, 3 or 5, the number of tasks; 1 is
@@ -262,17 +268,40 @@ class FbNllMinus(Algorithm):
     clustering_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = HoG()
     """Phi. Paper: HoG on CIFAR-10, ResNet-18 of ImageNet on SVHN."""
     loss: Annotated[SampleLoss, slot(LOSSES), neutral("ce")] = CROSS_ENTROPY
-    """The users' loss: `ce` (the paper's), or any robust loss."""
+    """The users' loss, in the place of the host's: `ce` (the paper's) leaves the host its own."""
+    host: Annotated[Algorithm, slot(METHODS), neutral({"name": "fedavg", "weighting": "equal"})] = (
+        FedAvg(weighting=Equal())
+    )
+    """What is played within each cluster. Paper: federated averaging with equal weights; in Tables
+    IX-XI also FedCorr, ClipFL and RHFL."""
 
     @property
     def criterion(self) -> Criterion:
         """How users are compared."""
         return Criterion(self.q, self.rank, self.threshold)
 
-    def encoders(self) -> Mapping[str, EncoderSpec]:
-        return {"clustering": self.clustering_encoder}
+    # What a host asks of the experiment, and what it makes of the network, stands.
+
+    @property
+    def needs(self) -> Mapping[str, Literal["images", "labels"]]:  # type: ignore[override]
+        return self.host.needs
+
+    @property
+    def client_labels(self) -> bool:  # type: ignore[override]
+        return self.host.client_labels
+
+    @property
+    def labels(self) -> Literal["given", "clean", "true"]:  # type: ignore[override]
+        return self.host.labels
+
+    def network(self, blueprint: Blueprint) -> nn.Module:
+        return self.host.network(blueprint)
+
+    def encoders(self) -> Mapping[str, Any]:
+        return {**self.host.encoders(), "clustering": self.clustering_encoder}
 
     def check(self, fleet: Fleet) -> None:
+        self.check_host(fleet)
         if self.models > len(fleet.clients):
             rule = (
                 f"method.models is at most the number of clients with data ({len(fleet.clients)})"
@@ -281,18 +310,45 @@ class FbNllMinus(Algorithm):
                 broken(rule, self.models, "Ask for fewer clusters or bring more clients.")
             )
 
+    def check_host(self, fleet: Fleet) -> None:
+        """Refuse a host that cannot work here, or that would cluster its clients once more."""
+        name = type(self.host).__name__
+        if isinstance(self.host, FbNllMinus):
+            rule = "method.host trains within the clusters that FB-NLL found"
+            remedy = "Choose the method that is to train, such as fedavg."
+            raise ConfigError(broken(rule, f"{name}, which looks for clusters itself", remedy))
+        if self.loss != CROSS_ENTROPY and not hasattr(self.host, "loss"):
+            rule = "method.loss stands in the place of the host's loss"
+            raise ConfigError(broken(rule, f"{name}, which has no such setting", "Leave it out."))
+        self.within({}).host.check(fleet)
+
+    def within(self, clusters: Mapping[ClientId, int]) -> WithinClusters:
+        """The host within these clusters."""
+        own = self.loss == CROSS_ENTROPY
+        host = self.host if own else replace(self.host, loss=self.loss)  # type: ignore[type-var]
+        return WithinClusters(host, clusters)
+
     def init(self, fleet: Fleet, model: Ref) -> Clustered:
-        return Clustered((model,) * self.models)
+        return Clustered(model)
 
     def round(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
         state = state if state.clusters else self.prepare(state, fleet, t)
-        cohort = fleet.sample(t)
-        each = {k: {"w": state.models[state.clusters[k]]} for k in cohort}
-        got = fleet.map(train, cohort, each=each, method=self)
-        return replace(state, models=average_clusters(got, state))
+        within = self.within(state.clusters)
+        states = state.states or within.init(fleet, state.first)
+        return replace(state, states=within.round(states, fleet, t))
 
     def model(self, state: Clustered, fleet: Fleet, client: ClientId | None = None) -> Ref:
-        return state.models[0 if client is None else state.clusters.get(client, 0)]
+        if not state.states:
+            return state.first
+        chosen = fleet.clients[0] if client is None else client
+        return self.within(state.clusters).model(state.states, fleet, chosen)
+
+    def further_models(
+        self, state: Clustered, fleet: Fleet, client: ClientId | None = None
+    ) -> Mapping[str, Model]:
+        if not state.states or client is None:
+            return {}
+        return self.within(state.clusters).further_models(state.states, fleet, client)
 
     def clusters(self, state: Clustered) -> Mapping[ClientId, int]:
         return state.clusters
@@ -338,7 +394,6 @@ class FbNll(FbNllMinus):
     of their features."""
 
     citation: ClassVar[str] = "FB-NLL, Algorithm 1"
-    needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"validation": "labels"}
     deviations: ClassVar[tuple[str, ...]] = (
         *FbNllMinus.deviations,
         "tau, l and the rank of the sample-wise phase are not printed: tau and the rank are "
@@ -347,6 +402,18 @@ class FbNll(FbNllMinus):
         "size. A class with fewer clean samples than that has fewer directions.",
         "Labels are relabelled from one snapshot; the paper's loop might move a sample twice.",
     )
+    metrics: ClassVar[Mapping[str, str]] = {
+        **FbNllMinus.metrics,
+        "correction/tau": "tau_sim, given or calibrated",
+        "correction/sample_rank": "the dimension of the subspaces that samples are projected on",
+        "correction/projection_accuracy": "the share of the server's clean samples that the "
+        "projection puts into their own class, each half by the other's subspaces: what the "
+        "sample-wise phase can reach. Below the share of right labels, features are too weak and "
+        "the correction does harm (HoG on CIFAR-10 with 25 % noise: right labels fall from .751 to "
+        ".29-.42 at tau .9)",
+        "correction/whole_classes": "the share of users' classes that were recognised as a whole",
+        "correction/changed": "the share of labels that are another one than before",
+    }
 
     tau: Fraction | None = None
     """tau_sim, what a class must reach to be recognised as a whole; calibrated if not given. Paper:
@@ -359,13 +426,20 @@ class FbNll(FbNllMinus):
     correction_encoder: Annotated[EncoderSpec, slot(ENCODERS)] = ImageNetResNet18()
     """Phi of the correction. Paper: ResNet-18 of ImageNet (its weights must be at hand; `hog` needs
     none)."""
+    correct_after: Annotated[Natural, neutral(0)] = 0
+    """Rounds of the host after which labels are corrected. Paper: 0, before training; FedCorr: the
+    rounds of its first stage; ClipFL: ours, the rounds before its pruning."""
 
     @property
     def class_criterion(self) -> Criterion:
         """How classes are compared: as users are, along l directions."""
         return Criterion(self.class_rank, self.rank, self.threshold)
 
-    def encoders(self) -> Mapping[str, EncoderSpec]:
+    @property
+    def needs(self) -> Mapping[str, Literal["images", "labels"]]:  # type: ignore[override]
+        return {**super().needs, "validation": "labels"}
+
+    def encoders(self) -> Mapping[str, Any]:
         return {**super().encoders(), "correction": self.correction_encoder}
 
     def check(self, fleet: Fleet) -> None:
@@ -378,8 +452,18 @@ class FbNll(FbNllMinus):
 
     def prepare(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
         clustered = super().prepare(state, fleet, t)
+        return clustered if self.correct_after else self.correct_once(clustered, fleet)
+
+    def round(self, state: Clustered, fleet: Fleet, t: int) -> Clustered:
+        state = super().round(state, fleet, t)
+        # At a round's end, where no visit of the host's comes after it: what it does not change
+        # stays as it was, bit by bit.
+        due = t + 1 >= self.correct_after and not state.corrected
+        return self.correct_once(state, fleet) if due else state
+
+    def correct_once(self, state: Clustered, fleet: Fleet) -> Clustered:
         self.correct(fleet)
-        return clustered
+        return replace(state, corrected=True)
 
     def correct(self, fleet: Fleet) -> None:
         """Procedure 2 with all users at once."""
@@ -402,15 +486,6 @@ class FbNll(FbNllMinus):
         fleet.log(**{f"correction/{name}": float(value) for name, value in found.items()})
         fleet.log(**{"correction/whole_classes": whole / classes})
         fleet.log(**{"correction/changed": changed / sum(map(fleet.size, fleet.clients))})
-
-
-def average_clusters(got: Replies, state: Clustered) -> tuple[Ref, ...]:
-    """The unweighted mean of each cluster; one of whose users none replied keeps its model."""
-    means = []
-    for m, model in enumerate(state.models):
-        team = [k for k in got if state.clusters[k] == m]
-        means.append(got.mean(dict.fromkeys(team, 1.0)) if team else model)
-    return tuple(means)
 
 
 def measure_separation(similarity: Floats, labels: NDArray[np.int64]) -> dict[str, float]:

@@ -197,7 +197,7 @@ def agree(helpers: Sequence[Callable[[Tensor], Tensor]], method: FedMatch) -> Ba
     """
 
     def loss(net: nn.Module, batch: Batch) -> Tensor:
-        logits = net(batch.x)
+        logits: Tensor = net(batch.x)
         p = logits.detach().softmax(1)
         chosen = p.amax(1) >= method.confidence
         batch.note(sure=float(chosen.float().mean()))

@@ -88,6 +88,13 @@ class FleetReplies(Replies):
         joined.diverged = tuple(sorted({*self.diverged, *other.diverged}))
         return joined
 
+    def among(self, clients: Iterable[ClientId]) -> Replies:
+        chosen = set(clients)
+        maps = {client: found for client, found in self._maps.items() if client in chosen}
+        part = FleetReplies(self._fleet, maps)
+        part.diverged = tuple(client for client in self.diverged if client in chosen)
+        return part
+
     def ref(self, client: ClientId, key: str | None = None) -> Ref:
         return self.mean({client: 1.0}, key)
 

@@ -193,7 +193,8 @@ class Learner:
             made.setflags(write=False)
             return made
 
-        return self.keep(f"first weights {i}", draw)
+        # The others are asked for once, and may be many.
+        return self.keep("first weights", draw) if i == 0 else draw()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to that of the networks it went through, and count it.

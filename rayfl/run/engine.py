@@ -26,7 +26,7 @@ from rayfl.errors import PhaseError, RayflError, StorageError, broken
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.base import BaseFleet, Errand
 from rayfl.fleet.executor import count_bytes
-from rayfl.protocol import SERVER, ClientId, NobodyLeft, Ref, Report, Vector
+from rayfl.protocol import ClientId, NobodyLeft, Ref, Report, Vector
 from rayfl.run.assembly import narrow_scenario
 from rayfl.run.checkpoint import CheckpointStore, Snapshot
 from rayfl.run.codec import Marked, check_state
@@ -125,7 +125,7 @@ class Engine:
         self.judge: Judge
         self.store: CheckpointStore
         self._open: Draft
-        self._modules = {cls.__module__ for cls in type(self.method).__mro__} - {"builtins"}
+        self._modules = list_modules(self.method)
         self._verdict: Verdict | None = None
         self._saved_round = -1
         self._saved_at = -math.inf
@@ -356,7 +356,8 @@ class Engine:
         return Snapshot(manifest["round"], state, clients, history, meta)
 
     def _known_client(self, client: int) -> ClientId:
-        if SERVER <= client < len(self.fleet.sizes):
+        # Negative ones are the server's tasks, which may have states too.
+        if client < len(self.fleet.sizes):
             return client
         rule = f"a checkpoint has the states of clients below {len(self.fleet.sizes)}"
         raise StorageError(broken(rule, client))
@@ -396,6 +397,12 @@ class Engine:
 
 def _is_ref(value: Any) -> bool:
     return isinstance(value, Ref)
+
+
+def list_modules(method: object) -> set[str]:
+    """The modules of a method and of what its settings hold: a host's states are states too."""
+    parts = [method, *vars(method).values()]
+    return {cls.__module__ for part in parts for cls in type(part).__mro__} - {"builtins"}
 
 
 def find_changed(

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from rayfl.algorithms import fb_nll
+from rayfl.algorithms import fb_nll, fedavg
 from rayfl.algorithms.fb_nll import (
     Clustered,
     FbNll,
     FbNllMinus,
     measure_separation,
 )
+from rayfl.algorithms.fedavg import FedAvg
 from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.config.schema import load_config
 from rayfl.errors import ConfigError
@@ -237,16 +238,16 @@ def test_labels_do_not_touch_the_clusters(noise: Any, tmp_path: Path) -> None:
 # -- training --------------------------------------------------------------------------------------
 
 
-def constant(client: Client, *, w: Any, method: FbNllMinus) -> Out:
+def constant(client: Client, *, w: Any, method: FedAvg) -> Out:
     """Users 0, 1, 2, 3 bring home their model plus 1, 3, 10, 30."""
     return Out(update=w + np.float32([1, 3, 10, 30][client.id]))
 
 
 def test_each_cluster_takes_the_plain_mean_of_its_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fb_nll, "train", constant)
+    monkeypatch.setattr(fedavg, "train", constant)
     fleet, method = fleet_with([np.zeros((size, 2)) for size in (100, 300, 5, 1)]), FbNllMinus()
     zero = fleet.put(np.zeros(1, np.float32))
-    state = Clustered((zero, zero), {0: 0, 1: 0, 2: 1, 3: 1})
+    state = Clustered(zero, {0: 0, 1: 0, 2: 1, 3: 1})
     for t, (low, high) in enumerate([(2.0, 20.0), (4.0, 40.0)]):
         state = method.round(state, fleet, t)
         assert [float(fleet.get(method.model(state, fleet, client))[0]) for client in range(4)] == [
@@ -258,15 +259,15 @@ def test_each_cluster_takes_the_plain_mean_of_its_users(monkeypatch: pytest.Monk
 
 
 def test_a_cluster_that_nobody_replies_for_keeps_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def diverging(client: Client, *, w: Any, method: FbNllMinus) -> Out:
+    def diverging(client: Client, *, w: Any, method: FedAvg) -> Out:
         return Out(update=w + np.float32(np.nan if client.id < 2 else 1))
 
-    monkeypatch.setattr(fb_nll, "train", diverging)
+    monkeypatch.setattr(fedavg, "train", diverging)
     fleet, method = fleet_with([np.zeros((3, 2))] * 4), FbNllMinus()
     zero = fleet.put(np.zeros(1, np.float32))
-    state = method.round(Clustered((zero, zero), {0: 0, 1: 0, 2: 1, 3: 1}), fleet, 0)
-    assert state.models[0] is zero
-    assert fleet.get(state.models[1]).tolist() == [1.0]
+    state = method.round(Clustered(zero, {0: 0, 1: 0, 2: 1, 3: 1}), fleet, 0)
+    assert method.model(state, fleet, 0) is zero
+    assert fleet.get(method.model(state, fleet, 2)).tolist() == [1.0]
 
 
 def test_one_cluster_is_one_global_model(tmp_path: Path) -> None:
