@@ -136,6 +136,9 @@ if TYPE_CHECKING:
         ramp_linearly as ramp_linearly,
         warm_decay as warm_decay,
     )
+    from rayfl.learn.selection import (
+        Selection as Selection,
+    )
     from rayfl.models.pair import (
         Pair as Pair,
     )
@@ -194,6 +197,7 @@ _HOMES = {
     "rayfl.learn.schedules": (
         "Stages anneal_by_cosine forget_rate ramp_exponentially ramp_linearly warm_decay"
     ),
+    "rayfl.learn.selection": "Selection",
     "rayfl.models.pair": "Pair",
     "rayfl.protocol": (
         "Algorithm Blueprint Client ClientId DataRef Fleet Images Labels NobodyLeft Out Phase "

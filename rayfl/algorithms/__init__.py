@@ -10,6 +10,7 @@ METHODS: Registry[Algorithm] = Registry(
     {
         "fb_nll": "rayfl.algorithms.fb_nll:FbNll",
         "fb_nll_minus": "rayfl.algorithms.fb_nll:FbNllMinus",
+        "co_teaching": "rayfl.algorithms.co_teaching:CoTeaching",
         "clean_fedavg": "rayfl.algorithms.oracle:CleanFedAvg",
         "fedavg": "rayfl.algorithms.fedavg:FedAvg",
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
