@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from rayfl.estimate.probabilities import (
         softmax as softmax,
     )
+    from rayfl.learn.answer_history import (
+        AnswerHistory as AnswerHistory,
+    )
     from rayfl.learn.augment import (
         AUGMENTATIONS as AUGMENTATIONS,
         Augmentation as Augmentation,
@@ -177,6 +180,7 @@ _HOMES = {
     "rayfl.estimate.mixture": "LossMixture",
     "rayfl.estimate.neighbour_votes": "vote_labels",
     "rayfl.estimate.probabilities": "softmax",
+    "rayfl.learn.answer_history": "AnswerHistory",
     "rayfl.learn.augment": "AUGMENTATIONS Augmentation",
     "rayfl.learn.batches": "Batch draw_batches",
     "rayfl.learn.copies": "Ema Frozen",

@@ -18,6 +18,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fedds": "rayfl.algorithms.fedds:FedDS",
         "fedprox": "rayfl.algorithms.fedprox:FedProx",
         "fedrn": "rayfl.algorithms.fedrn:FedRN",
+        "joint_optimization": "rayfl.algorithms.joint_optimization:JointOptimization",
         "local_k_similarity": "rayfl.algorithms.local_k_similarity:LocalKSimilarity",
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",

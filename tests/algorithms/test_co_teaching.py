@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rayfl.algorithms.co_teaching import CoTeaching, exchange_easy, train_pair
+from rayfl.errors import ConfigError
 from rayfl.learn.fit import carry_out
 from rayfl.learn.local_fit import Fit
 from rayfl.learn.losses.base import CROSS_ENTROPY
@@ -136,6 +137,14 @@ def test_another_loss_selects_and_teaches(tmp_path: Path) -> None:
     first, _ = run_toy(shortened(apart, 2), directory="apart")
     second, _ = run_toy(shortened(plain, 2), directory="plain")
     assert first.sha256 == second.sha256
+
+
+@pytest.mark.parametrize("weighting", ["dawid_skene", "distance"])
+def test_weightings_that_look_into_models_are_refused(weighting: str, tmp_path: Path) -> None:
+    method = {"name": "co_teaching", "weighting": weighting}
+    config = toy_config(ROWS[0], tmp_path, method, split={"public": {"fraction": 0.2}})
+    with pytest.raises(ConfigError, match="looks into models asks for one of each client"):
+        run_toy(config)
 
 
 def test_the_second_network_and_both_are_tested(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.dawid_skene_weighting import DawidSkeneWeighting
+from rayfl.algorithms.parts.distance_weighting import ByDistance
 from rayfl.component import component
+from rayfl.errors import ConfigError, broken
 from rayfl.protocol import ClientId, Fleet, Model, Ref, Replies
 
 
@@ -24,6 +27,13 @@ class TwoGlobals(Global):
 @component
 class TwoNetworks(FedAvg):
     """Federated averaging of two networks, whose updates are called a and b."""
+
+    def check(self, fleet: Fleet) -> None:
+        super().check(fleet)
+        if isinstance(self.weighting, (ByDistance, DawidSkeneWeighting)):
+            rule = "a weighting that looks into models asks for one of each client"
+            got = f"{type(self.weighting).__name__}, and two networks"
+            raise ConfigError(broken(rule, got, "Set weighting to size, equal or report."))
 
     def init(self, fleet: Fleet, model: Ref) -> TwoGlobals:
         # First weights that differ: two equal networks would choose the same for ever.
