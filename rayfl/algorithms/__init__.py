@@ -23,6 +23,7 @@ METHODS: Registry[Algorithm] = Registry(
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",
         "scaffold": "rayfl.algorithms.scaffold:Scaffold",
+        "selfie": "rayfl.algorithms.selfie:Selfie",
         "server_sl": "rayfl.algorithms.server_sl:ServerSL",
         "single_global": "rayfl.algorithms.single_global:SingleGlobal",
     },
