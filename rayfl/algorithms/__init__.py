@@ -22,6 +22,7 @@ METHODS: Registry[Algorithm] = Registry(
         "local_k_similarity": "rayfl.algorithms.local_k_similarity:LocalKSimilarity",
         "moon": "rayfl.algorithms.moon:Moon",
         "oracle": "rayfl.algorithms.oracle:Oracle",
+        "robust_fl": "rayfl.algorithms.robust_fl:RobustFL",
         "scaffold": "rayfl.algorithms.scaffold:Scaffold",
         "selfie": "rayfl.algorithms.selfie:Selfie",
         "server_sl": "rayfl.algorithms.server_sl:ServerSL",
