@@ -87,6 +87,9 @@ if TYPE_CHECKING:
         average_by_class as average_by_class,
         fill_and_scale as fill_and_scale,
     )
+    from rayfl.learn.answer_history import (
+        AnswerHistory as AnswerHistory,
+    )
     from rayfl.learn.augment import (
         AUGMENTATIONS as AUGMENTATIONS,
         Augmentation as Augmentation,
@@ -189,6 +192,9 @@ if TYPE_CHECKING:
         ramp_linearly as ramp_linearly,
         warm_decay as warm_decay,
     )
+    from rayfl.learn.selection import (
+        Selection as Selection,
+    )
     from rayfl.models.pair import (
         Pair as Pair,
     )
@@ -235,6 +241,7 @@ _HOMES = {
     "rayfl.estimate.neighbour_votes": "measure_disagreement vote_labels",
     "rayfl.estimate.probabilities": "measure_confidence measure_entropy softmax",
     "rayfl.estimate.scaling": "average_by_class fill_and_scale",
+    "rayfl.learn.answer_history": "AnswerHistory",
     "rayfl.learn.augment": "AUGMENTATIONS Augmentation",
     "rayfl.learn.batches": "Batch draw_batches",
     "rayfl.learn.copies": "Ema Frozen",
@@ -262,6 +269,7 @@ _HOMES = {
         "Stages anneal_by_cosine decay_by_cosine forget_rate ramp_exponentially "
         "ramp_linearly warm_decay"
     ),
+    "rayfl.learn.selection": "Selection",
     "rayfl.models.pair": "Pair",
     "rayfl.protocol": (
         "Algorithm Blueprint Client ClientId DataRef Fleet Images Labels NobodyLeft Out "

@@ -60,7 +60,8 @@ class LogitClip(SampleLoss):
     """Cross-entropy of logits whose norm is clipped, which bounds it."""
 
     tau: Positive | None = 1.0
-    """The longest row of logits. Local K-similarity: 1; neutral: null, cross-entropy."""
+    """The longest row of logits. Local K-similarity and the default of the authors' code: 1; their
+    example on CIFAR-10: 1.5 (of 1/1.5, see `compat`); neutral: null, cross-entropy."""
     norm: Positive = 2.0
     """Order p of the norm. Authors' code: 2."""
     compat: bool = False

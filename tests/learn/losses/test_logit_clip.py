@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from rayfl.errors import ConfigError
 from rayfl.learn.losses.logit_clip import logit_clip
+from tests.algorithms.fedrn_baselines import FIRST, LABELS
 
 ROW = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
 
@@ -108,3 +109,22 @@ def test_zero_logits_stay_and_have_a_finite_gradient() -> None:
 def test_a_threshold_that_is_not_positive_is_refused(tau: float) -> None:
     with pytest.raises(ConfigError, match="tau must be positive; got"):
         logit_clip(ROW, tau)
+
+
+@pytest.mark.parametrize(
+    ("tau", "norm", "theirs"),
+    [
+        (1.0, 2.0, 1.4103015166950468),
+        (1.5, 2.0, 1.383375284229743),
+        (2.0, 2.0, 1.3692588726175656),
+        (0.5, 2.0, 1.5856162954257165),
+        (1.0, 3.0, 1.4355889599881582),
+    ],
+)
+def test_figures_of_released_code(tau: float, norm: float, theirs: float) -> None:
+    """hongxin001/LogitClip, 7e45730, algorithms/clip.py, LogitClipping.train_batch, which adds 1e-7
+    to every norm and clips to 1 / tau."""
+    logits = torch.tensor(FIRST, dtype=torch.float64)
+    clipped = logit_clip(logits, tau, compat=True, norm=norm)
+    found = F.cross_entropy(clipped, torch.tensor(LABELS)).item()
+    assert found == pytest.approx(theirs, rel=1e-7)

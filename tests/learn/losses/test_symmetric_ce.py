@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rayfl.learn.losses.symmetric_ce import LOG_ZERO, symmetric_ce
+from tests.algorithms.fedrn_baselines import FIRST, LABELS
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
 
@@ -109,3 +110,22 @@ def test_neutral_setting_is_cross_entropy_bitwise() -> None:
     assert torch.equal(
         symmetric_ce(logits, y, 1.0, 0.0), F.cross_entropy(logits, y, reduction="none")
     )
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "theirs", "again"),
+    [
+        (0.5, 0.5, 4.561719430005253, 4.561719479633373),
+        (0.1, 1.0, 7.345136157146437, 7.345136256402678),
+        (1.0, 1.0, 9.123438860010506, 9.123438959266746),
+        (6.0, 0.1, 12.57010604922106, 12.570106059146685),
+    ],
+)
+def test_figures_of_released_code(alpha: float, beta: float, theirs: float, again: float) -> None:
+    """YisenWang/symmetric_cross_entropy_for_noisy_labels, ec778df, loss.py, symmetric_cross_entropy
+    (with numpy in TensorFlow's place), and HanxunH/SCELoss-Reproduce, c81fb33, loss.py, SCELoss,
+    which clips probabilities."""
+    logits = torch.tensor(FIRST, dtype=torch.float64)
+    found = symmetric_ce(logits, torch.tensor(LABELS), alpha, beta).mean().item()
+    assert found == pytest.approx(theirs, rel=1e-9)
+    assert found == pytest.approx(again, rel=1e-7)
