@@ -13,12 +13,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from rayfl.algorithms import fb_nll, fedavg
-from rayfl.algorithms.fb_nll import (
-    Clustered,
-    FbNll,
-    FbNllMinus,
-    measure_separation,
-)
+from rayfl.algorithms.fb_nll import Clustered, FbNll, FbNllMinus, measure_separation
 from rayfl.algorithms.fedavg import FedAvg
 from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.config.schema import load_config
