@@ -12,6 +12,7 @@ METHODS: Registry[Algorithm] = Registry(
         "fb_nll_minus": "rayfl.algorithms.fb_nll:FbNllMinus",
         "co_teaching": "rayfl.algorithms.co_teaching:CoTeaching",
         "clean_fedavg": "rayfl.algorithms.oracle:CleanFedAvg",
+        "dividemix": "rayfl.algorithms.dividemix:DivideMix",
         "fedavg": "rayfl.algorithms.fedavg:FedAvg",
         "fedcr": "rayfl.algorithms.fedcr:FedCR",
         "fedcr_fedema": "rayfl.algorithms.fedcr_fedema:FedCRFedEma",

@@ -42,11 +42,12 @@ LEAST: Mapping[str, float] = {
     "split.validation.per_class": 2,
     "split.labelled.per_class": 2,
     "method.warmup": 1,
+    "method.ramp": 1,
     "method.pretraining": 1,
 }
 """Settings that are multiplied, each with its least value."""
 
-COUNTED = ("training.rounds", "clients", "method.warmup", "method.pretraining")
+COUNTED = ("training.rounds", "clients", "method.warmup", "method.ramp", "method.pretraining")
 """Those that need nothing but multiplying."""
 
 SIZES = {
