@@ -13,6 +13,7 @@ METHODS: Registry[Algorithm] = Registry(
         "clipfl": "rayfl.algorithms.clipfl:ClipFL",
         "clipfl_personal": "rayfl.algorithms.clipfl:ClipFLPersonal",
         "co_teaching": "rayfl.algorithms.co_teaching:CoTeaching",
+        "dividemix": "rayfl.algorithms.dividemix:DivideMix",
         "fb_nll": "rayfl.algorithms.fb_nll:FbNll",
         "fb_nll_minus": "rayfl.algorithms.fb_nll:FbNllMinus",
         "fedanchor": "rayfl.algorithms.fedanchor:FedAnchor",
