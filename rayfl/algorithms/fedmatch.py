@@ -100,8 +100,7 @@ def vote_for_class(answers: Sequence[Tensor], client_decides: bool = False) -> T
     votes = torch.stack(ballots).sum(0).double()
     # Half a vote more: enough among equals, too little against more.
     bonus = 0.5 if client_decides else 0.0
-    chosen: Tensor = votes.add(ballots[0], alpha=bonus).argmax(1)
-    return chosen
+    return torch.argmax(votes.add(ballots[0], alpha=bonus), 1)
 
 
 # -- phases ----------------------------------------------------------------------------------------
