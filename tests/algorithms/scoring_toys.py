@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rayfl.algorithms.fedavg import FedAvg, Global
-from rayfl.algorithms.parts.server_scoring import Score
+from rayfl.algorithms.parts.server_scoring import ModelScore
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
@@ -48,8 +48,8 @@ def script(
     spec = Spec(NoLearner, Streams(0), cohort or len(sizes))  # type: ignore[arg-type]
     fleet = InlineFleet(spec, holdings)
 
-    def give_scores(got: Replies, held: DataRef) -> dict[ClientId, Score]:
-        return {k: Score(accuracies[fleet.round][k], -accuracies[fleet.round][k]) for k in got}
+    def give_scores(got: Replies, held: DataRef) -> dict[ClientId, ModelScore]:
+        return {k: ModelScore(accuracies[fleet.round][k], -accuracies[fleet.round][k]) for k in got}
 
     monkeypatch.setattr(module, phase, leave_own_number)
     monkeypatch.setattr(module, "score_updates", give_scores)

@@ -18,7 +18,7 @@ from rayfl.algorithms.focus import (
     measure_credibility,
     weigh_by_credibility,
 )
-from rayfl.algorithms.parts.server_scoring import Score
+from rayfl.algorithms.parts.server_scoring import ModelScore
 from rayfl.errors import ConfigError
 from rayfl.learn.judge import judge
 from rayfl.protocol import ClientId, DataRef, Replies
@@ -147,8 +147,8 @@ def test_models_are_averaged_by_credibility(
 
 
 def give(losses: dict[ClientId, float]) -> Any:
-    def give_scores(got: Replies, held: DataRef) -> dict[ClientId, Score]:
-        return {k: Score(0.0, losses[k]) for k in got}
+    def give_scores(got: Replies, held: DataRef) -> dict[ClientId, ModelScore]:
+        return {k: ModelScore(0.0, losses[k]) for k in got}
 
     return give_scores
 

@@ -14,7 +14,7 @@ from rayfl.learn.judge import judge
 from rayfl.protocol import Client, ClientId, DataRef, Out, Replies, Shard, Vector
 
 
-class Score(NamedTuple):
+class ModelScore(NamedTuple):
     """Of one model on the server's images; both nan where an answer is not finite."""
 
     accuracy: float
@@ -44,7 +44,7 @@ def score(server: Client, *, w: Vector, held: Shard, **others: Vector) -> Out:
     return Out({"accuracy": judged.accuracy, "loss": float(judged.losses.mean())})
 
 
-def score_updates(got: Replies, held: DataRef) -> dict[ClientId, Score]:
+def score_updates(got: Replies, held: DataRef) -> dict[ClientId, ModelScore]:
     """The score of every update of a map, by client.
 
     Parameters
@@ -55,7 +55,7 @@ def score_updates(got: Replies, held: DataRef) -> dict[ClientId, Score]:
         The server's set, which the method's `needs` name with its labels.
     """
     reports = got.examine(score, held=held)
-    return {k: Score(report["accuracy"], report["loss"]) for k, report in reports.items()}
+    return {k: ModelScore(report["accuracy"], report["loss"]) for k, report in reports.items()}
 
 
 def rank_by_accuracy(accuracies: Mapping[ClientId, float]) -> list[ClientId]:
