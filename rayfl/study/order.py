@@ -67,9 +67,14 @@ class StudyOrder:
         """The cells that are asked for."""
         return list_cells(self.study, parse_filters(self.study, self.only))
 
-    def command(self, cell: Cell | None = None) -> str:
-        """The command line of this order, or of one of its cells."""
-        words = ["rayfl", "study", _shorten_path(self.path)]
+    def command(self, cell: Cell | None = None, root: Path | None = None) -> str:
+        """The command line of this order, or of one of its cells.
+
+        Parameters
+        ----------
+        root
+            Where it is to be given; by default here."""
+        words = ["rayfl", "study", shorten_path(self.path, root or Path.cwd())]
         for filtered in self.only if cell is None else _name_choices(cell):
             words += ["--only", filtered]
         if self.seeds is not None:
@@ -141,10 +146,10 @@ def _write_seeds(seeds: tuple[int, ...]) -> str:
     return f"{listed}," if len(seeds) == 1 else listed
 
 
-def _shorten_path(path: Path) -> str:
-    """A path as one would type it here."""
+def shorten_path(path: Path, root: Path) -> str:
+    """A path as one would type it in a folder."""
     whole = path.expanduser().absolute()
-    here = Path.cwd()
+    here = root.absolute()
     return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
 
 
