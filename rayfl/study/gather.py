@@ -43,7 +43,15 @@ def gather_results(
     ledger
         Rows that stand for runs which the folder does not hold."""
     order = study if isinstance(study, StudyOrder) else StudyOrder.remembered(study, output)
-    found = _find_runs(order, Shelf(order.folder), ledger, dict(problems or {}))
+    return _make_result(order, _find_runs(order, Shelf(order.folder), ledger, problems))
+
+
+def gather_recorded(order: StudyOrder, ledger: Ledger) -> StudyResult:
+    """All cells of an order as the ledger alone has them."""
+    return _make_result(order, _find_runs(order, None, ledger))
+
+
+def _make_result(order: StudyOrder, found: FoundRuns) -> StudyResult:
     results = _make_cells(order, found)
     # Computed cells come last, because they stand on the others.
     for cell in order.cells:
@@ -73,16 +81,19 @@ class FoundRuns:
 
 
 def _find_runs(
-    order: StudyOrder, shelf: Shelf, ledger: Ledger | None, problems: dict[ChoiceKey, str]
+    order: StudyOrder,
+    shelf: Shelf | None,
+    ledger: Ledger | None,
+    problems: Mapping[ChoiceKey, str] | None = None,
 ) -> FoundRuns:
     """What the store and, where that has nothing, the ledger hold."""
-    found = FoundRuns(problems)
+    found = FoundRuns(dict(problems or {}))
     for cell, seed, made in order.configurations():
         if isinstance(made, RayflError):
-            problems.setdefault(cell.key, str(made))
+            found.problems.setdefault(cell.key, str(made))
             continue
         found.notes[cell.key] = made.note
-        record = shelf.find(made.config)
+        record = None if shelf is None else shelf.find(made.config)
         if record is not None:
             found.records.setdefault(cell.key, {})[seed] = record
         elif ledger is not None:

@@ -36,6 +36,8 @@ class StudyOrder:
     scale: float = 1.0
     output: Path | None = None
     overrides: tuple[str, ...] = ()
+    root: Path | None = None
+    """Where its commands are to be given; None: here."""
 
     @cached_property
     def study(self) -> Study:
@@ -67,14 +69,9 @@ class StudyOrder:
         """The cells that are asked for."""
         return list_cells(self.study, parse_filters(self.study, self.only))
 
-    def command(self, cell: Cell | None = None, root: Path | None = None) -> str:
-        """The command line of this order, or of one of its cells.
-
-        Parameters
-        ----------
-        root
-            Where it is to be given; by default here."""
-        words = ["rayfl", "study", shorten_path(self.path, root or Path.cwd())]
+    def command(self, cell: Cell | None = None) -> str:
+        """The command line of this order, or of one of its cells."""
+        words = ["rayfl", "study", shorten_path(self.path, self.root or Path.cwd())]
         for filtered in self.only if cell is None else _name_choices(cell):
             words += ["--only", filtered]
         if self.seeds is not None:

@@ -16,6 +16,8 @@ from rayfl.study.order import StudyOrder, shorten_path
 from rayfl.study.plan import PlannedRun, StudyPlan
 from rayfl.study.scores import scale_window, summarise_run
 
+ANEW = "--ledger none"
+"""What makes a command run what is recorded."""
 SAME_PLACE = ("host", "python", "numpy", "torch")
 """What must be the same here and there for this machine to speak for the one of a run."""
 
@@ -76,11 +78,11 @@ class Recorder:
 
     def _begin_row(self, run: PlannedRun) -> Row:
         """What is known of a run before it is made."""
-        alone = replace(self.order, seeds=(run.seed,), output=None)
-        command = alone.command(run.cell, self.ledger.root)
+        root = self.ledger.root
+        alone = replace(self.order, seeds=(run.seed,), output=None, root=root)
         return Row(
             study=self.order.name,
-            file=shorten_path(self.order.path, self.ledger.root),
+            file=shorten_path(self.order.path, root),
             cell=run.cell.label,
             axes=dict(run.cell.choices),
             seed=run.seed,
@@ -92,7 +94,7 @@ class Recorder:
             scenario="",
             model="",
             scores={},
-            command=f"{command} --ledger none",
+            command=f"{alone.command(run.cell)} {ANEW}",
         )
 
 
