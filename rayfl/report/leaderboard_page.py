@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rayfl.report.contests import Contender, Contest, find_contests
+from rayfl.report.contests import LEAST_SEEDS, Contender, Contest, find_contests
 from rayfl.report.inference import correct_by_holm, mean_interval, signed_rank_test
 from rayfl.report.markdown import escape_markdown, write_row
 from rayfl.run.progress import format_duration
@@ -112,7 +112,8 @@ def _format_costs(contender: Contender) -> tuple[str, str, str]:
 def _advise(contest: Contest) -> str:
     """What one scenario says, in words."""
     said = "; ".join(_list_advice(contest))
-    return f"- {escape_markdown(contest.title)} ({contest.grade}): {escape_markdown(said)}."
+    where = f"{contest.title} ({contest.facts}; {contest.grade})"
+    return f"- {escape_markdown(where)}: {escape_markdown(said)}."
 
 
 def _list_advice(contest: Contest) -> Iterator[str]:
@@ -123,12 +124,23 @@ def _list_advice(contest: Contest) -> Iterator[str]:
     if all(len(each.values) < 2 for each in rivals):
         yield "one seed, which says nothing of methods"
         return
-    leader = rivals[0]
-    yield f"{leader.title} has the highest mean ({_format_mean(leader, contest.score.digits)})"
-    level = [each.title for each in rivals[1:] if not _is_behind(contest, leader, each)]
+    if len(contest.seeds) < LEAST_SEEDS:
+        yield "fewer than two seeds that all methods have: nobody leads"
+    else:
+        yield from _name_leader(contest)
+    yield from _compare_with_baseline(contest)
+
+
+def _name_leader(contest: Contest) -> Iterator[str]:
+    """Who is ahead by the seeds that all have, and who is not told apart from that."""
+    ranks, _ = contest.ranks()
+    leader = contest.rivals[int(np.argmin(ranks))]
+    word = "lowest" if contest.score.lower_is_better else "highest"
+    yield f"{leader.title} has the {word} mean ({_format_mean(leader, contest.score.digits)})"
+    others = [each for each in contest.rivals if each is not leader]
+    level = [each.title for each in others if not _is_behind(contest, leader, each)]
     if level:
         yield f"not told apart from it: {', '.join(level)}"
-    yield from _compare_with_baseline(contest)
 
 
 def _is_behind(contest: Contest, leader: Contender, other: Contender) -> bool:

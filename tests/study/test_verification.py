@@ -116,16 +116,14 @@ def make_here(**changes: str) -> Row:
 
 @pytest.mark.parametrize("name", ["python", "numpy", "torch", "capability"])
 def test_what_decides_bits_is_a_reason(name: str) -> None:
-    assert any(
-        said.startswith(f"{name} 0 there") for said in find_differences(make_here(**{name: "0"}))
-    )
+    found = find_differences(make_here(**{name: "0"}))
+    assert any(said.startswith(f"{name} 0 there") for said in found)
 
 
 @pytest.mark.parametrize("name", ["host", "machine", "ray"])
 def test_the_place_is_none(name: str) -> None:
-    assert not any(
-        "there" in said and name in said for said in find_differences(make_here(**{name: "0"}))
-    )
+    found = find_differences(make_here(**{name: "0"}))
+    assert not any(said.startswith(f"{name} ") for said in found)
 
 
 @pytest.mark.parametrize(
