@@ -50,7 +50,7 @@ class Ledger:
         self.folder = folder
         self.rows: list[Row] = []
         self._by_run: dict[tuple[str, int], list[Row]] = {}
-        self._read()
+        self.read()
 
     @property
     def root(self) -> Path:
@@ -95,13 +95,14 @@ class Ledger:
         for study in dict.fromkeys(row.study for row in rows):
             ours = [row for row in rows if row.study == study]
             written += _merge_into(self.folder, study, ours)
-        self._read()
+        self.read()
         return written
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Look again: others may have recorded meanwhile."""
         self.rows.clear()
         self._by_run.clear()
         for path in sorted(self.folder.glob("*.csv")):

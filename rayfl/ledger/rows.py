@@ -169,7 +169,7 @@ def _read_row(written: Mapping[str, str]) -> Row:
     values |= {name: float(written[name] or "nan") for name in NUMBERS}
     values["axes"] = _split_pairs(written["axes"])
     scores = _split_pairs(written["scores"])
-    values["scores"] = {name: float(value) for name, value in scores.items()}
+    values["scores"] = {name: float(value or "nan") for name, value in scores.items()}
     values["overrides"] = tuple(shlex.split(written["overrides"]))
     values["environment"] = {name: written.get(name) or "" for name in ENVIRONMENT}
     return Row(**values)  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ class GainAgreement:
     value: Value
     interval: Interval
     share: float = math.nan
-    """Of the printed gain; nan where levels are not comparable."""
+    """Of the printed gain; nan of one seed, and where levels are not comparable."""
     share_interval: Interval = UNKNOWN
 
     @property
@@ -73,8 +73,9 @@ class GainAgreement:
 
     @property
     def needs_cause(self) -> bool:
-        """Whether it is far from print: the other sign, or too small a share."""
-        return "opposite" in self.sign or self.share < SHARE
+        """Whether it is far from print: the other sign, or too small a share. One seed is not."""
+        known = self.value.n >= LEAST_SEEDS
+        return known and ("opposite" in self.sign or self.share < SHARE)
 
 
 # -- the order of the methods ----------------------------------------------------------------------
@@ -160,7 +161,7 @@ def _measure_gain(recorded: RecordedStudy, slot: TableSlot) -> GainAgreement:
     interval = mean_interval(value.values)
     _, setting = describe_setting(recorded.result, slot)
     title = f"{slot.cell.titles[find_compared_axis(recorded.result)]}, {setting}"
-    if not recorded.is_comparable or not value.printed_value:
+    if not recorded.is_comparable or not value.printed_value or value.n < LEAST_SEEDS:
         return GainAgreement(title, slot.cell.choices, value, interval)
     unit = 1 / value.printed_value
     return GainAgreement(

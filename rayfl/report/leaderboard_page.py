@@ -99,9 +99,9 @@ def _format_ranks(contest: Contest) -> dict[str, tuple[str, str]]:
 
 
 def _format_costs(contender: Contender) -> tuple[str, str, str]:
-    images = (contender.average("forward") + contender.average("backward")) / 1e6
-    sent = contender.average("down_mb") + contender.average("up_mb")
-    seconds = contender.average("seconds")
+    images = (contender.find_usual("forward") + contender.find_usual("backward")) / 1e6
+    sent = contender.find_usual("down_mb") + contender.find_usual("up_mb")
+    seconds = contender.find_usual("seconds")
     known = [f"{value:.3g}" if np.isfinite(value) else "-" for value in (images, sent)]
     return known[0], known[1], format_duration(seconds) if np.isfinite(seconds) else "-"
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rayfl.ledger.ledger import Ledger
 from rayfl.ledger.rows import Row
 from rayfl.report.agreement import (
+    LEAST_SEEDS,
     GainAgreement,
     OrderAgreement,
     measure_gains,
@@ -30,8 +31,9 @@ hand. Every figure is of rows, every row has the command that repeats it in its 
 `rayfl study --verify N` repeats N of them and compares the models.
 
 Ours is the mean over seeds ± the sample deviation (n seeds), with Student's 95 % interval of the
-mean. Where a table is scaled, its levels are not those of the paper: there is no difference, and no
-order is compared. `not explained` stands wherever nobody has shown a cause."""
+mean. One seed has no difference from print and no share of a gain; a scaled table has levels of its
+own and no difference either; neither has an order to compare. `not explained` stands wherever
+nobody has shown a cause."""
 TALLY = ("table", "rows", "seeds", "precision and scale")
 FIGURES = ("ours", "95 % interval", "printed")
 ORDERS = ("among", "methods", "seeds", "Kendall's tau", "95 % of resampled seeds", "cause")
@@ -145,7 +147,8 @@ def _write_block(recorded: RecordedStudy, heading: str, block: Sequence[Entry]) 
         # What a table stands for besides its runs, an average of cells, has no seeds.
         interval = interval if value.seeds else "-"
         cells = [name, value.text(), interval, value.printed_text()]
-        cells += [value.difference_text()] if recorded.is_comparable else []
+        told = value.difference_text() if value.n >= LEAST_SEEDS else "-"
+        cells += [told] if recorded.is_comparable else []
         yield write_row(cells)
     yield ""
 

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -122,23 +123,30 @@ def _work_on(
     is_over: Callable[[], bool],
 ) -> RunOutcomes:
     """One seed of one entry."""
-    ran = RunOutcomes()
-    # To plan takes seconds, to look into the ledger a moment.
+    # To plan takes seconds, to look into the ledger a moment; others record into it, too.
+    ledger.read()
     if not _find_left(order, ledger).runs:
-        return ran
+        return RunOutcomes()
+    say(order.study.title)
     plan = make_plan(order, ledger=ledger)
+    for cell in plan.order.cells:
+        if cell.key in plan.problems:
+            say(f"waits: {cell.label}: {plan.problems[cell.key]}")
     recorder = Recorder(order, ledger)
     recorder.record_plan(plan)
-    for run in plan.todo:
-        if is_over():
-            break
-        say(f"{order.study.title}: {run.title}")
-        alone = replace(plan, runs=(run,))
-        ran.failed |= run_plan(alone, say, progress, tell=recorder.record_run).failed
-    return ran
+    return run_plan(plan, say, progress, tell=recorder.record_run, is_over=is_over)
 
 
 # -- what is left ----------------------------------------------------------------------------------
+
+
+class LeftRun(NamedTuple):
+    """A run that is to be made."""
+
+    identity: tuple[str, int]
+    """The hash of its configuration and its rounds: entries may share it."""
+    seconds: float
+    """What runs like it took; nan where none was recorded."""
 
 
 @dataclass
@@ -149,13 +157,9 @@ class EntryState:
     recorded: int = 0
     waiting: int = 0
     """Runs that cannot be made yet."""
-    runs: list[tuple[Cell, int]] = field(default_factory=list)
+    runs: list[LeftRun] = field(default_factory=list)
     """Those that are left."""
     reasons: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    """Of those that are left, as far as it is known."""
-    unmeasured: int = 0
-    """Runs of which nothing like them was recorded."""
 
     def __str__(self) -> str:
         scaled = f", scale {self.entry.scale:g}" if self.entry.scale != 1 else ""
@@ -170,8 +174,9 @@ class EntryState:
 
     def describe_time(self) -> str:
         """`about 3h02m and 4 runs of unknown length`."""
-        known = f"about {format_duration(self.seconds)}" if self.seconds else ""
-        count = self.unmeasured
+        known_seconds = [run.seconds for run in self.runs if not math.isnan(run.seconds)]
+        known = f"about {format_duration(sum(known_seconds))}" if known_seconds else ""
+        count = len(self.runs) - len(known_seconds)
         unknown = f"{count} run{'s' * (count != 1)} of unknown length" if count else ""
         return " and ".join(filter(None, (known, unknown)))
 
@@ -180,15 +185,15 @@ def describe_queue(queue: Queue, ledger: Ledger) -> Iterator[str]:
     """What is left of each entry, and how long it takes by what is recorded."""
     states = [_find_state(queue, entry, ledger) for entry in queue.queue]
     yield from map(str, states)
-    whole = EntryState(queue.queue[0])
-    for state in states:
-        whole.recorded += state.recorded
-        whole.waiting += state.waiting
-        whole.runs += state.runs
-        whole.seconds += state.seconds
-        whole.unmeasured += state.unmeasured
+    distinct = {run.identity: run for state in states for run in state.runs}
+    whole = EntryState(
+        queue.queue[0],
+        recorded=len(list(ledger)),
+        waiting=sum(state.waiting for state in states),
+        runs=list(distinct.values()),
+    )
     left = f"{len(whole.runs)} left, {whole.describe_time()}" if whole.runs else "nothing left"
-    yield f"in all {whole.recorded} recorded, {left}, {whole.waiting} wait"
+    yield f"in all {whole.recorded} rows, {left}, {whole.waiting} wait"
 
 
 def _find_state(queue: Queue, entry: QueueEntry, ledger: Ledger) -> EntryState:
@@ -199,10 +204,6 @@ def _find_state(queue: Queue, entry: QueueEntry, ledger: Ledger) -> EntryState:
         state.waiting += found.waiting
         state.reasons += found.reasons
         state.runs += found.runs
-        seconds = [_estimate_seconds(order, cell, ledger) for cell, _ in found.runs]
-        known = [value for value in seconds if not math.isnan(value)]
-        state.seconds += sum(known)
-        state.unmeasured += len(seconds) - len(known)
     return state
 
 
@@ -212,7 +213,7 @@ class FoundLeft:
 
     recorded: int = 0
     waiting: int = 0
-    runs: list[tuple[Cell, int]] = field(default_factory=list)
+    runs: list[LeftRun] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
 
@@ -222,25 +223,27 @@ def _find_left(order: StudyOrder, ledger: Ledger) -> FoundLeft:
         if cell.missing and not cell.computed:
             found.waiting += len(order.wanted_seeds)
             found.reasons.append(" ".join(cell.missing.split()))
-    for cell, seed, made in order.configurations():
+    for cell, _, made in order.configurations():
         if isinstance(made, RayflError):
             found.waiting += 1
             found.reasons.append(str(made).splitlines()[0])
         elif find_row(ledger, cell, made.config, order.scale) is not None:
             found.recorded += 1
         else:
-            found.runs.append((cell, seed))
+            identity = (made.config.digest, made.config.training.rounds)
+            found.runs.append(LeftRun(identity, _estimate_seconds(order, cell, ledger)))
     return found
 
 
 def _estimate_seconds(order: StudyOrder, cell: Cell, ledger: Ledger) -> float:
-    """Mean seconds of recorded runs like it: of its cell, or else of its study at this scale; nan
+    """Median seconds of recorded runs like it: of its cell, or else of its study at this scale; nan
     where there are none."""
     rows = [row for row in ledger.of_study(order.name) if row.scale == order.scale]
     same = [row for row in rows if dict(row.axes) == dict(cell.choices)]
-    return _average_seconds(same) if same else _average_seconds(rows)
+    return _find_usual_seconds(same or rows)
 
 
-def _average_seconds(rows: Sequence[Row]) -> float:
+def _find_usual_seconds(rows: Sequence[Row]) -> float:
+    """The median: a run that was held up for a while says nothing of the others."""
     known = [row.seconds for row in rows if not math.isnan(row.seconds)]
-    return float(np.mean(known)) if known else math.nan
+    return float(np.median(known)) if known else math.nan

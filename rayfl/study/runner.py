@@ -71,9 +71,17 @@ def run_plan(
     progress: ProgressOf = _make_silent,
     address: str | None = None,
     tell: Finished | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> RunOutcomes:
     """Run all that is to do. Interrupted, the run that is on writes its checkpoint; `Interrupted`
-    is raised."""
+    is raised.
+
+    Parameters
+    ----------
+    tell
+        Told of every run that ends well.
+    is_over
+        Asked before every run, whether to begin no more."""
     ran, todo = RunOutcomes(tell=tell), plan.todo
     plan.order.remember()
     if not todo:
@@ -86,6 +94,9 @@ def run_plan(
         left: list[PlannedRun] = []
         try:
             for number, run in enumerate(todo, start=1):
+                if is_over():
+                    status = "KILLED"
+                    return ran
                 say(f"[{number}/{len(todo)}] {run.title}")
                 try:
                     claim_and_run(run, locks, parent, ran, say, progress, address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,7 @@ def invoke(home: Path, *words: object) -> Result:
 
 def find_titles(output: str) -> list[str]:
     """The runs that were made, in their order."""
-    lines = output.splitlines()
-    return [line.removeprefix("Tiny: ") for line in lines if line.startswith("Tiny: ")]
+    return re.findall(r"^\[\d+/\d+\] (.*)$", output, flags=re.MULTILINE)
 
 
 def test_runs_are_made_in_the_order_of_the_entries_and_of_their_seeds(home: Path) -> None:
@@ -61,7 +61,7 @@ def test_runs_are_made_in_the_order_of_the_entries_and_of_their_seeds(home: Path
         "FedAvg, noisy, seed 0",
     ]
     assert len(list(Ledger(home / "results"))) == 7
-    assert "in all 7 recorded, nothing left, 2 wait" in done.output
+    assert "in all 7 rows, nothing left, 2 wait" in done.output
     again = invoke(home, "--quiet")
     assert find_titles(again.output) == []
 
@@ -79,7 +79,7 @@ def test_the_state_says_what_is_left_and_how_long_it_takes(home: Path) -> None:
     assert "tiny, seeds 0,1: 2 recorded, 6 left, about " in after
     assert "unknown" not in after
     assert "0 recorded, 0 left, 6 wait" in after
-    assert "in all 2 recorded, 6 left, about" in after
+    assert "in all 2 rows, 6 left, about" in after
 
 
 def test_no_run_begins_after_the_time_is_over(home: Path) -> None:
