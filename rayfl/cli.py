@@ -35,6 +35,10 @@ GROUPS = {
         "rayfl.commands.study:study_command",
         "Run a table or figure of a paper, and put ours beside the printed one.",
     ),
+    "queue": (
+        "rayfl.commands.queue:queue_command",
+        "Work through a list of studies and record every run; --state says what is left.",
+    ),
     "report": (
         "rayfl.commands.report:report_command",
         "Tables, figures and a page of a study or an MLflow experiment.",

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rayfl.commands.ledgers import LedgerFolder
+
 if TYPE_CHECKING:
+    from rayfl.ledger.ledger import Ledger
     from rayfl.study.result import StudyResult
 
 
 @click.command("report")
-@click.argument("source", metavar="STUDY|EXPERIMENT")
+@click.argument("source", metavar="[STUDY|EXPERIMENT]", required=False)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Where the report goes; by default RUNS/reports/NAME.",
+    help="Where the report goes, by default RUNS/reports/NAME; or the pages of --recorded.",
 )
 @click.option(
     "--runs",
@@ -33,23 +36,38 @@ if TYPE_CHECKING:
     "--figures",
     help="Names of figures, separated by commas; by default those of the study, or all.",
 )
+@click.option("--recorded", is_flag=True, help="All tables of the ledger.")
+@LedgerFolder
 @click.option(
     "--track/--no-track", default=True, show_default=True, help="Log the report to MLflow as well."
 )
 def report_command(
-    source: str,
+    source: str | None,
     output: Path | None,
     runs: Path | None,
     uri: str | None,
     only: tuple[str, ...],
     figures: str | None,
+    recorded: bool,
+    ledger: Path | None,
     track: bool,
 ) -> None:
     """Write tables, figures and a page of finished runs. Nothing is run.
 
     STUDY is a file; its cells are those that were last run in the output folder, or those that
     --only names. EXPERIMENT is the name of an MLflow experiment, whose runs are grouped by method,
-    dataset, partition and noise."""
+    dataset, partition and noise.
+
+    What the output folder does not hold comes from the ledger, the folder `results` of this
+    checkout: scores, but no curves. --recorded prints every table that the ledger has; with -o DIR
+    it writes them to DIR/results.md, and DIR/leaderboard.md beside it."""
+    from rayfl.commands.ledgers import open_ledger, open_writable
+
+    if recorded:
+        _show_recorded(open_writable(ledger), output)
+        return
+    if source is None:
+        raise click.MissingParameter(param_type="argument", param_hint="STUDY or EXPERIMENT")
     from rayfl.config.schema import default_output
     from rayfl.report.material import make_slug
     from rayfl.report.publish import log_report, publish_report
@@ -59,16 +77,39 @@ def report_command(
     store = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(folder)
     # A wrong name is refused before the runs are read, which takes a while.
     names = _parse_figures(figures)
-    result = _gather_result(source, folder, store, only)
+    result = _gather_result(source, folder, store, only, open_ledger(ledger))
     where = (output or folder / "reports" / make_slug(result.name)).absolute()
     page = publish_report(result, where, names or _choose_usual_figures(source, result))
-    counts = [len(cell.records) for cell in result.cells]
+    counts = [len(cell.made) for cell in result.cells]
     cells = sum(map(bool, counts))
     _say("runs", f"{sum(counts)} in {cells} of {len(counts)} cells")
     _say("page", f"{page}")
     if track:
         experiment = _find_experiment(source, result)
         _say("mlflow", log_report(result, where, store, experiment))
+
+
+def _show_recorded(ledger: Ledger, output: Path | None) -> None:
+    """Every recorded table, on the screen or as pages."""
+    from rayfl.durable import write_file
+    from rayfl.report.leaderboard_page import write_leaderboard
+    from rayfl.report.results_page import write_results
+    from rayfl.study.recorded import list_recorded
+    from rayfl.study.text_table import format_table
+
+    found = list_recorded(ledger)
+    if output is None:
+        for each in found:
+            click.echo(f"{format_table(each.result)}\n[{each.grade}; {len(each.rows)} rows]\n")
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    pages = {
+        "results.md": write_results(ledger, found),
+        "leaderboard.md": write_leaderboard(found),
+    }
+    for name, text in pages.items():
+        write_file(output / name, text)
+        _say("page", str(output / name))
 
 
 def _say(what: str, text: str) -> None:
@@ -103,6 +144,7 @@ def _gather_result(
     folder: Path,
     store: str,
     only: tuple[str, ...],
+    ledger: Ledger | None,
 ) -> StudyResult:
     """What is to be reported: a study file's cells, or an experiment's runs."""
     if not _is_study_file(source):
@@ -113,7 +155,8 @@ def _gather_result(
     from rayfl.study.order import StudyOrder
 
     path = Path(source)
-    return gather_results(StudyOrder(path, only, output=folder) if only else path, folder)
+    order = StudyOrder(path, only, output=folder) if only else path
+    return gather_results(order, folder, ledger=ledger)
 
 
 def _find_experiment(source: str, result: StudyResult) -> str:

@@ -106,7 +106,7 @@ def default_output() -> Path:
     return Path(os.environ.get("RAYFL_OUTPUT", "outputs"))
 
 
-_PLACE = {
+PLACE = {
     "fleet",
     "device",
     "resources",
@@ -157,7 +157,7 @@ class Config(FederationPlan):
 
         Where and how it runs, and for how many rounds, is left out; so is every setting at its
         declared neutral value (`rayfl.component.neutral`), so that a new one orphans no run."""
-        decisive = without_neutral(self, self.model_dump(mode="json", exclude=_PLACE))
+        decisive = without_neutral(self, self.model_dump(mode="json", exclude=PLACE))
         # As many rounds as one likes can be added to a run.
         del decisive["training"]["rounds"]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()

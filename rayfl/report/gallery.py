@@ -38,6 +38,10 @@ SLOW = ("tsne", "retrieved")
 """Those that load datasets and networks: drawn only where they are asked for."""
 EVEN = ("cost/", "time/")
 """What the names of metrics begin with that hardly change over rounds."""
+NO_CURVES = (
+    "it keeps scores, neither curves nor arrays, and figures are drawn from folders of runs "
+    "(`rayfl study FILE --ledger none` makes them here)"
+)
 
 
 def draw_gallery(result: StudyResult, names: Sequence[str]) -> tuple[list[Drawing], dict[str, str]]:
@@ -45,6 +49,9 @@ def draw_gallery(result: StudyResult, names: Sequence[str]) -> tuple[list[Drawin
     drawn: list[Drawing] = []
     lacking: dict[str, str] = {}
     panels = group_panels(result)
+    recorded = sum(len(cell.rows) for cell in result.cells)
+    if recorded and names:
+        lacking["recorded runs"] = f"{recorded} are known by their rows in the ledger; {NO_CURVES}"
     for name in names:
         try:
             drawn += _draw_named(name, result, panels)

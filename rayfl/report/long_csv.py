@@ -38,7 +38,7 @@ def _list_fields(result: StudyResult, slot: TableSlot) -> list[object]:
     """What stands below the heads, in their order."""
     cell = slot.cell
     value = slot.value
-    runs = [cell.records[seed] for seed in sorted(cell.records)]
+    runs = cell.made.values()
     return [
         result.name,
         *(cell.titles[axis] for axis in result.study.axes),

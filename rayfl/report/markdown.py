@@ -61,13 +61,13 @@ def _write_table(table: Table) -> Iterator[str]:
     titles = [escape_markdown(table.column_title(column)) for column in table.columns]
     if table.printed:
         titles = [f"{title}: {head}" for title in titles for head in HEADS]
-    yield _write_row([*map(escape_markdown, table.row_heads()), *titles])
-    yield _write_row(["---"] * len(table.row_axes) + ["---:"] * len(titles))
+    yield write_row([*map(escape_markdown, table.row_heads()), *titles])
+    yield write_row(["---"] * len(table.row_axes) + ["---:"] * len(titles))
     for row in table.rows:
         cells = [escape_markdown(title) for title in table.row_titles(row)]
         for column in table.columns:
             cells += _write_slot(table.slots.get((row, column)), table.width)
-        yield _write_row(cells)
+        yield write_row(cells)
 
 
 def _write_slot(slot: TableSlot | None, width: int) -> list[str]:
@@ -75,7 +75,7 @@ def _write_slot(slot: TableSlot | None, width: int) -> list[str]:
     return [f"**{each.text}**" if each.bold else each.text for each in texts]
 
 
-def _write_row(cells: Sequence[str]) -> str:
+def write_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
@@ -84,8 +84,8 @@ def _write_agreements(result: StudyResult) -> Iterator[str]:
     if not found:
         return
     yield from ("", "## Rank agreement with the printed figures", "")
-    yield _write_row(AGREEMENT_HEADS)
-    yield _write_row(["---", *["---:"] * (len(AGREEMENT_HEADS) - 1)])
+    yield write_row(AGREEMENT_HEADS)
+    yield write_row(["---", *["---:"] * (len(AGREEMENT_HEADS) - 1)])
     yield from map(_write_agreement, found)
 
 
@@ -97,7 +97,7 @@ def _write_agreement(found: Agreement) -> str:
         format_decimal(found.spearman),
         f"{found.concordant} of {found.pairs}",
     ]
-    return _write_row(cells)
+    return write_row(cells)
 
 
 def _write_missing(result: StudyResult) -> Iterator[str]:
@@ -115,10 +115,10 @@ def _write_commands(result: StudyResult) -> Iterator[str]:
         if cell.command:
             lines += [f"# {describe_runs(cell)}", cell.command]
     if lines:
-        yield from ("", "## Commands", "", _fence_code("\n".join(lines)))
+        yield from ("", "## Commands", "", fence_code("\n".join(lines)))
 
 
-def _fence_code(code: str) -> str:
+def fence_code(code: str) -> str:
     """A block of code whose fence is longer than any inside."""
     inside = re.findall(r"`+", code)
     longest = max(map(len, inside), default=0)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rayfl.ledger.rows import Row
 from rayfl.run.store import Record
 from rayfl.study.result import CellResult, StudyResult
 from rayfl.version import __version__
@@ -19,7 +20,7 @@ HASH_LETTERS = 16
 def collect_facts(result: StudyResult) -> dict[str, str]:
     """What is true of the report as a whole; where runs differ, all that occurs."""
     runs = list(_iterate_runs(result))
-    starts = [_read_start(record) for _, _, record in runs]
+    starts = [_read_start(run) for _, _, run in runs]
     seeds = sorted({seed for _, seed, _ in runs})
     found = {
         "runs": str(len(runs)),
@@ -43,25 +44,31 @@ def list_hashes(result: StudyResult) -> list[Mapping[str, str]]:
         {
             "cell": ", ".join(cell.titles.values()),
             "seed": str(seed),
-            "run": record.directory.name,
-            "rounds": str(record.rounds),
-            "configuration": record.digest[:HASH_LETTERS],
-            "scenario": record.scenario[:HASH_LETTERS],
-            "model": record.sha256[:HASH_LETTERS],
+            "run": run.directory.name if isinstance(run, Record) else "in the ledger",
+            "rounds": str(run.rounds),
+            "configuration": run.digest[:HASH_LETTERS],
+            "scenario": run.scenario[:HASH_LETTERS],
+            "model": (run.sha256 if isinstance(run, Record) else run.model)[:HASH_LETTERS],
         }
-        for cell, seed, record in _iterate_runs(result)
+        for cell, seed, run in _iterate_runs(result)
     ]
 
 
-def _iterate_runs(result: StudyResult) -> Iterator[tuple[CellResult, int, Record]]:
+def _iterate_runs(result: StudyResult) -> Iterator[tuple[CellResult, int, Record | Row]]:
     """Every run with its cell and seed."""
     for cell in result.cells:
-        for seed, record in sorted(cell.records.items()):
-            yield cell, seed, record
+        for seed, run in cell.made.items():
+            yield cell, seed, run
 
 
-def _read_start(record: Record) -> dict[str, Any]:
+def _read_start(run: Record | Row) -> dict[str, Any]:
     """A run's first words to the tracking store: its tags and the time, where they are known."""
+    if isinstance(run, Row):
+        return {"tags": {**run.environment, "git": run.environment.get("commit", "")}}
+    return _read_first_words(run)
+
+
+def _read_first_words(record: Record) -> dict[str, Any]:
     journal = record.directory / "journal.jsonl"
     if journal.exists():
         with journal.open(encoding="utf-8") as lines:

@@ -33,7 +33,7 @@ def _list_fixed_axes(result: StudyResult) -> ChoiceKey:
     return tuple(axis for axis in (*result.study.axes, SCORE) if axis != compared)
 
 
-def _group_rivals(
+def group_rivals(
     result: StudyResult, slots: Iterable[TableSlot]
 ) -> dict[ChoiceKey, list[TableSlot]]:
     """Slots that differ in the compared axis alone, by everything else."""
@@ -51,7 +51,7 @@ def mark_best(result: StudyResult, slots: list[TableSlot]) -> list[TableSlot]:
     anything."""
     ours: set[int] = set()
     printed: set[int] = set()
-    for group in _group_rivals(result, slots).values():
+    for group in group_rivals(result, slots).values():
         ours |= _find_best(group, [slot.value.mean for slot in group])
         printed |= _find_best(group, [slot.value.printed_value for slot in group])
     return [
@@ -78,7 +78,7 @@ def measure_agreements(result: StudyResult) -> list[Agreement]:
     Overall, Kendall's tau and Spearman's rho are means over the groups, weighted by their pairs of
     methods."""
     found = []
-    for key, group in _group_rivals(result, list_slots(result.cells)).items():
+    for key, group in group_rivals(result, list_slots(result.cells)).items():
         pairs = [(slot.value.mean, slot.value.printed_value) for slot in group]
         known = [pair for pair in pairs if all(map(math.isfinite, pair))]
         if len(known) > 1:

@@ -58,5 +58,7 @@ def format_decimal(value: float) -> str:
 def describe_runs(cell: CellResult) -> str:
     """A cell and what of it was run, in one line."""
     seeds = ", ".join(map(str, sorted(cell.records))) or "none"
+    recorded = ", ".join(map(str, sorted(cell.rows)))
+    known = f"; recorded: {recorded}" if recorded else ""
     titles = ", ".join(cell.titles.values())
-    return " ".join(f"{titles} (seeds run: {seeds})".split())
+    return " ".join(f"{titles} (seeds run: {seeds}{known})".split())

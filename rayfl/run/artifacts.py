@@ -20,7 +20,12 @@ from rayfl.federation.scenario import Scenario
 from rayfl.run.assembly import NetworkRecipe, filled_network
 from rayfl.run.directory import refuse_unwritable
 from rayfl.run.engine import Outcome
-from rayfl.run.environment import describe_machine, git_commit, library_versions
+from rayfl.run.environment import (
+    cpu_capability,
+    describe_machine,
+    git_commit,
+    library_versions,
+)
 from rayfl.run.signals import Interrupted
 from rayfl.tracking.store import default_uri
 from rayfl.tracking.tracker import Tracker
@@ -143,6 +148,7 @@ def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:
         "mean_client_samples": float(sizes[sizes > 0].mean()),
         "classes": list(scenario.classes),
         "noise_rate": scenario.noise_rate(),
+        "capability": cpu_capability(),
     }
     ended = {
         "sha256": outcome.sha256,

@@ -22,6 +22,7 @@ from rayfl.durable import write_file
 from rayfl.errors import ConfigError, RayflError, StorageError, broken
 from rayfl.federation.scenario import Scenario
 from rayfl.locks import FileLock, LockHeldError, take_lock
+from rayfl.run.environment import describe_environment
 from rayfl.version import __version__
 
 log = logging.getLogger("rayfl")
@@ -118,10 +119,27 @@ def begin_directory(config: Config, directory: Path, scenario: Scenario) -> None
     """Write what the run is, before it starts."""
     resolved = yaml.safe_dump(config.resolved(), sort_keys=False)
     write_file(directory / "config.yaml", resolved)
-    facts = {"digest": config.digest, "scenario": scenario.sha256, "rayfl": __version__}
+    facts = {
+        "digest": config.digest,
+        "scenario": scenario.sha256,
+        "rayfl": __version__,
+        "environment": _join_environment(read_facts(directory).get("environment")),
+    }
     write_file(directory / "run.json", json.dumps(facts))
     # One that is taken further is not over.
     (directory / "result.json").unlink(missing_ok=True)
+
+
+def _join_environment(before: object) -> dict[str, str]:
+    """What the run stands on now; one that was taken up again may have begun on something else."""
+    found = describe_environment()
+    if not isinstance(before, dict):
+        return found
+    joined = {}
+    for name, now in found.items():
+        then = str(before.get(name) or now)
+        joined[name] = then if then.split(" -> ")[-1] == now else f"{then} -> {now}"
+    return joined
 
 
 @contextmanager

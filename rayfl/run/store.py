@@ -51,6 +51,30 @@ class Record:
         with np.load(path, allow_pickle=False) as saved:
             return {name: saved[name] for name in saved.files}
 
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """The code, the libraries and the machine that it was made with, as far as it says."""
+        facts = json.loads((self.directory / "run.json").read_text(encoding="utf-8"))
+        kept = facts.get("environment")
+        found = dict(kept) if isinstance(kept, dict) else self._read_tags()
+        return {**found, "capability": str(self.facts.get("capability", ""))}
+
+    def _read_tags(self) -> dict[str, str]:
+        """The same from the tags of the tracking, where runs of earlier versions left it."""
+        try:
+            with (self.directory / "journal.jsonl").open(encoding="utf-8") as lines:
+                tags = json.loads(next(lines))["tags"]
+        except (OSError, ValueError, LookupError, TypeError, StopIteration):
+            return {}
+        named = {"commit": "git", "rayfl": "rayfl", "python": "python", "numpy": "numpy"}
+        named |= {"torch": "torch", "machine": "machine", "host": "host"}
+        return {name: str(tags[tag]) for name, tag in named.items() if tag in tags}
+
+    def total(self, metric: str) -> float:
+        """The sum of a metric over all rounds; nan where it was not measured."""
+        values = self.series(metric)[1]
+        return math.fsum(values) if values else math.nan
+
     def series(self, metric: str) -> tuple[list[int], list[float]]:
         """Rounds and values of a metric, of a clock reading or of a derived measure, where it has
         one."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from numpy.typing import NDArray
-
+from rayfl.config.schema import Config
 from rayfl.errors import RayflError
+from rayfl.ledger.ledger import Ledger
+from rayfl.ledger.rows import Row
 from rayfl.run.store import Record, Shelf
 from rayfl.study.cells import Cell
 from rayfl.study.order import StudyOrder
+from rayfl.study.plan import find_row
 from rayfl.study.printed_figures import find_printed
 from rayfl.study.result import CellResult, Kind, StudyResult, Value
 from rayfl.study.schema import ChoiceKey, Score
+from rayfl.study.scores import scale_window, score_row, score_run
 
 NOT_RUN = "not run yet"
 
@@ -24,6 +27,7 @@ def gather_results(
     study: Path | StudyOrder,
     output: Path | None = None,
     problems: Mapping[ChoiceKey, str] | None = None,
+    ledger: Ledger | None = None,
 ) -> StudyResult:
     """All cells of a study with the finished runs below an output folder.
 
@@ -35,9 +39,20 @@ def gather_results(
     output
         The folder, where a path is given.
     problems
-        What keeps cells from running, by the names of their choices."""
+        What keeps cells from running, by the names of their choices.
+    ledger
+        Rows that stand for runs which the folder does not hold."""
     order = study if isinstance(study, StudyOrder) else StudyOrder.remembered(study, output)
-    results = _find_runs(order, Shelf(order.folder), dict(problems or {}))
+    return _make_result(order, _find_runs(order, Shelf(order.folder), ledger, problems))
+
+
+def gather_recorded(order: StudyOrder, ledger: Ledger) -> StudyResult:
+    """All cells of an order as the ledger alone has them."""
+    return _make_result(order, _find_runs(order, None, ledger))
+
+
+def _make_result(order: StudyOrder, found: FoundRuns) -> StudyResult:
+    results = _make_cells(order, found)
     # Computed cells come last, because they stand on the others.
     for cell in order.cells:
         if cell.computed:
@@ -55,33 +70,62 @@ def gather_results(
 # -- cells that are run ----------------------------------------------------------------------------
 
 
+@dataclass
+class FoundRuns:
+    """The runs of an order, by the names of their cells' choices."""
+
+    problems: dict[ChoiceKey, str]
+    records: dict[ChoiceKey, dict[int, Record]] = field(default_factory=dict)
+    rows: dict[ChoiceKey, dict[int, Row]] = field(default_factory=dict)
+    notes: dict[ChoiceKey, str] = field(default_factory=dict)
+
+
 def _find_runs(
-    order: StudyOrder, shelf: Shelf, problems: dict[ChoiceKey, str]
-) -> dict[ChoiceKey, CellResult]:
-    """The cells that are run, with their records."""
-    records: dict[ChoiceKey, dict[int, Record]] = {}
-    notes: dict[ChoiceKey, str] = {}
+    order: StudyOrder,
+    shelf: Shelf | None,
+    ledger: Ledger | None,
+    problems: Mapping[ChoiceKey, str] | None = None,
+) -> FoundRuns:
+    """What the store and, where that has nothing, the ledger hold."""
+    found = FoundRuns(dict(problems or {}))
     for cell, seed, made in order.configurations():
         if isinstance(made, RayflError):
-            problems.setdefault(cell.key, str(made))
+            found.problems.setdefault(cell.key, str(made))
             continue
-        notes[cell.key] = made.note
-        record = shelf.find(made.config)
+        found.notes[cell.key] = made.note
+        record = None if shelf is None else shelf.find(made.config)
         if record is not None:
-            records.setdefault(cell.key, {})[seed] = record
+            found.records.setdefault(cell.key, {})[seed] = record
+        elif ledger is not None:
+            row = _choose_row(ledger, cell, made.config, order.scale)
+            if row is not None:
+                found.rows.setdefault(cell.key, {})[seed] = row
+    return found
+
+
+def _choose_row(ledger: Ledger, cell: Cell, config: Config, scale: float) -> Row | None:
+    """The row with all scores, or else one with some of them."""
+    whole = find_row(ledger, cell, config, scale)
+    return whole or ledger.find(config.digest, config.training.rounds)
+
+
+def _make_cells(order: StudyOrder, found: FoundRuns) -> dict[ChoiceKey, CellResult]:
+    """The cells that are run."""
     results = {}
     for cell in order.cells:
         if cell.computed:
             continue
-        runs = records.get(cell.key, {})
-        lacking = "" if runs else problems.get(cell.key, NOT_RUN)
+        records = found.records.get(cell.key, {})
+        rows = found.rows.get(cell.key, {})
+        lacking = "" if records or rows else found.problems.get(cell.key, NOT_RUN)
         results[cell.key] = CellResult(
             cell.choices,
             cell.titles,
-            records=runs,
-            scores=_measure_scores(order, cell, runs),
+            records=records,
+            rows=rows,
+            scores=_measure_scores(order, cell, {**rows, **records}),
             missing=cell.missing or lacking,
-            scaled=notes.get(cell.key, ""),
+            scaled=found.notes.get(cell.key, ""),
             command=_find_command(order, cell),
         )
     return results
@@ -95,11 +139,12 @@ def _find_command(order: StudyOrder, cell: Cell) -> str:
 def _measure_scores(
     order: StudyOrder,
     cell: Cell,
-    runs: Mapping[int, Record],
+    runs: Mapping[int, Record | Row],
 ) -> dict[str, Value]:
-    """All scores of a cell."""
+    """All scores of a cell, seeds in the order in which they are asked for."""
+    ordered = {seed: runs[seed] for seed in order.wanted_seeds if seed in runs}
     return {
-        name: _measure_score(cell, scale_window(score, order.scale), runs)
+        name: _measure_score(cell, scale_window(score, order.scale), ordered)
         for name, score in cell.scores.items()
     }
 
@@ -107,10 +152,10 @@ def _measure_scores(
 def _measure_score(
     cell: Cell,
     score: Score,
-    records: Mapping[int, Record],
+    runs: Mapping[int, Record | Row],
 ) -> Value:
     """One score over the seeds that have it."""
-    values = {seed: _score_run(record, score) for seed, record in records.items()}
+    values = {seed: _score_any(run, score) for seed, run in runs.items()}
     known = {seed: value for seed, value in values.items() if not math.isnan(value)}
     return _add_printed(
         cell,
@@ -120,30 +165,8 @@ def _measure_score(
     )
 
 
-def scale_window(score: Score, scale: float) -> Score:
-    """A score whose window shrinks with the rounds: the last 10 of 100 are the last 2 of 20."""
-    window = max(round(score.window * scale), 1)
-    return score.model_copy(update={"window": window})
-
-
-def _score_run(record: Record, score: Score) -> float:
-    """A score of one run, nan if the run does not have it."""
-    if score.array is not None:
-        value = read_entry(record.arrays.get(score.array), score.at)
-    else:
-        metric = score.metric or ""
-        value = record.score(metric, score.over, score.window, score.lower_is_better)
-    return 100 * value if score.percent else value
-
-
-def read_entry(array: NDArray[Any] | None, at: tuple[int, ...]) -> float:
-    """One entry of what a method left; nan where it left nothing there."""
-    if array is None or len(at) != array.ndim:
-        return math.nan
-    for place, size in zip(at, array.shape, strict=True):
-        if not -size <= place < size:
-            return math.nan
-    return float(array[at])
+def _score_any(run: Record | Row, score: Score) -> float:
+    return score_run(run, score) if isinstance(run, Record) else score_row(run, score)
 
 
 def _add_printed(

@@ -36,6 +36,8 @@ class StudyOrder:
     scale: float = 1.0
     output: Path | None = None
     overrides: tuple[str, ...] = ()
+    root: Path | None = None
+    """Where its commands are to be given; None: here."""
 
     @cached_property
     def study(self) -> Study:
@@ -69,7 +71,7 @@ class StudyOrder:
 
     def command(self, cell: Cell | None = None) -> str:
         """The command line of this order, or of one of its cells."""
-        words = ["rayfl", "study", _shorten_path(self.path)]
+        words = ["rayfl", "study", shorten_path(self.path, self.root or Path.cwd())]
         for filtered in self.only if cell is None else _name_choices(cell):
             words += ["--only", filtered]
         if self.seeds is not None:
@@ -141,10 +143,10 @@ def _write_seeds(seeds: tuple[int, ...]) -> str:
     return f"{listed}," if len(seeds) == 1 else listed
 
 
-def _shorten_path(path: Path) -> str:
-    """A path as one would type it here."""
+def shorten_path(path: Path, root: Path) -> str:
+    """A path as one would type it in a folder."""
     whole = path.expanduser().absolute()
-    here = Path.cwd()
+    here = root.absolute()
     return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
 
 

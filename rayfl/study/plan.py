@@ -9,14 +9,17 @@ from dataclasses import dataclass
 
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
+from rayfl.ledger.ledger import Ledger
+from rayfl.ledger.rows import Row
 from rayfl.run.progress import format_duration
 from rayfl.run.store import Record, Shelf
 from rayfl.study.cells import Cell
-from rayfl.study.checks import ConfigTrials
+from rayfl.study.checks import ConfigTrials, TrialFacts
 from rayfl.study.durations import DurationEstimate, DurationEstimator
 from rayfl.study.order import StudyOrder
 from rayfl.study.scaling import ScaledConfig
 from rayfl.study.schema import ChoiceKey
+from rayfl.study.scores import name_score, scale_window
 
 HOUR = 3600.0
 DONE = DurationEstimate(0.0)
@@ -36,7 +39,14 @@ class PlannedRun:
     note: str = ""
     done: Record | None = None
     """The finished run that the store holds, where it holds one."""
+    recorded: Row | None = None
+    """Its row in the ledger, where the store does not hold it."""
     estimate: DurationEstimate = DONE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it need not be made."""
+        return self.done is not None or self.recorded is not None
 
     @property
     def title(self) -> str:
@@ -57,7 +67,7 @@ class StudyPlan:
     @property
     def todo(self) -> list[PlannedRun]:
         """The runs that are not over."""
-        return [run for run in self.runs if run.done is None]
+        return [run for run in self.runs if not run.is_over]
 
     @property
     def seconds(self) -> float:
@@ -100,7 +110,9 @@ class StudyPlan:
     def _list_todo(self) -> Iterator[str]:
         """What is done, what is not, and how long that takes."""
         todo = self.todo
-        yield f"{len(self.runs) - len(todo)} runs are done, {len(todo)} are to do"
+        recorded = sum(run.recorded is not None for run in self.runs)
+        said = f" ({recorded} of them recorded in the ledger)" if recorded else ""
+        yield f"{len(self.runs) - len(todo)} runs are done{said}, {len(todo)} are to do"
         for run in todo[:MOST_SHOWN]:
             yield f"  {run.title}: {describe_duration(run.estimate)}"
         if len(todo) > MOST_SHOWN:
@@ -119,13 +131,18 @@ def describe_duration(estimate: DurationEstimate) -> str:
 # -- planning --------------------------------------------------------------------------------------
 
 
-def make_plan(order: StudyOrder, shelf: Shelf | None = None) -> StudyPlan:
-    """Try every distinct configuration, look into the store, and estimate what is left.
+def make_plan(
+    order: StudyOrder, shelf: Shelf | None = None, ledger: Ledger | None = None
+) -> StudyPlan:
+    """Try every distinct configuration, look into the store and the ledger, and estimate what is
+    left.
 
     Parameters
     ----------
     shelf
-        The runs that are over; by default those of the order's folder."""
+        The runs that are over; by default those of the order's folder.
+    ledger
+        Rows of runs that need not be repeated; by default none."""
     shelf = shelf or Shelf(order.folder)
     trials = ConfigTrials()
     estimator = DurationEstimator(shelf)
@@ -135,17 +152,36 @@ def make_plan(order: StudyOrder, shelf: Shelf | None = None) -> StudyPlan:
         if isinstance(made, RayflError):
             problems.setdefault(cell.key, str(made))
             continue
+        row = None if ledger is None else find_row(ledger, cell, made.config, order.scale)
         facts = trials.of(made.config)
-        if facts.problem:
+        # What is recorded is known without its data, which may not be here.
+        if facts.problem and row is None:
             problems.setdefault(cell.key, facts.problem)
             continue
-        done = find_stored(shelf, trials, made.config)
-        estimate = DONE if done is not None else estimator.of(made.config, facts)
-        run = PlannedRun(cell, seed, made.config, made.note, done, estimate)
+        done = None if facts.problem else find_stored(shelf, trials, made.config)
+        if done is not None or not _is_row_of(row, trials, made.config, facts):
+            row = None
+        over = done is not None or row is not None
+        estimate = DONE if over else estimator.of(made.config, facts)
+        run = PlannedRun(cell, seed, made.config, made.note, done, row, estimate)
         runs.setdefault(cell.key, []).append(run)
     trials.close()
     ordered = tuple(run for cell in order.cells for run in runs.get(cell.key, []))
     return StudyPlan(order, ordered, problems)
+
+
+def find_row(ledger: Ledger, cell: Cell, config: Config, scale: float) -> Row | None:
+    """The row of a run, recorded with all that the cell's study asks of it."""
+    scores = [scale_window(score, scale) for score in cell.scores.values()]
+    return ledger.find(config.digest, config.training.rounds, map(name_score, scores))
+
+
+def _is_row_of(row: Row | None, trials: ConfigTrials, config: Config, facts: TrialFacts) -> bool:
+    """Whether a row's run had the scenario that this one would have; without its data nobody can
+    tell, and the row is believed."""
+    if row is None:
+        return False
+    return bool(facts.problem) or trials.scenario_hash(config) == row.scenario
 
 
 def _sort_by_dataset(order: StudyOrder) -> list[tuple[Cell, int, ScaledConfig | RayflError]]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from rayfl.ledger.rows import Row
 from rayfl.run.store import Record
 from rayfl.study.schema import Study
 
@@ -100,6 +101,14 @@ class CellResult:
     """What `--scale` changed, in words; empty at full size."""
     command: str = ""
     """The command that runs this cell."""
+    rows: Mapping[int, Row] = field(default_factory=dict)
+    """Rows of the ledger, by seed, of runs that the store does not hold: scores without curves."""
+
+    @property
+    def made(self) -> dict[int, Record | Row]:
+        """Its runs by seed, in the order of seeds, whether they are here or recorded."""
+        runs: dict[int, Record | Row] = {**self.rows, **self.records}
+        return {seed: runs[seed] for seed in sorted(runs)}
 
     @property
     def value(self) -> Value:

@@ -42,6 +42,8 @@ WAIT_SECONDS = 1.0
 
 Say = Callable[[str], None]
 ProgressOf = Callable[[Config], Progress]
+Finished = Callable[[PlannedRun, Path], object]
+"""Told of every run that has ended well, with its directory."""
 
 
 @dataclass
@@ -51,6 +53,12 @@ class RunOutcomes:
     finished: list[PlannedRun] = field(default_factory=list)
     failed: dict[tuple[str, ...], str] = field(default_factory=dict)
     """The first failure of a cell, by the names of its choices."""
+    tell: Finished | None = None
+
+    def tell_finished(self, run: PlannedRun, directory: Path) -> None:
+        """One more, made here or by another process."""
+        if self.tell is not None:
+            self.tell(run, directory)
 
 
 def _make_silent(_: Config) -> Progress:
@@ -58,11 +66,23 @@ def _make_silent(_: Config) -> Progress:
 
 
 def run_plan(
-    plan: StudyPlan, say: Say, progress: ProgressOf = _make_silent, address: str | None = None
+    plan: StudyPlan,
+    say: Say,
+    progress: ProgressOf = _make_silent,
+    address: str | None = None,
+    tell: Finished | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> RunOutcomes:
     """Run all that is to do. Interrupted, the run that is on writes its checkpoint; `Interrupted`
-    is raised."""
-    ran, todo = RunOutcomes(), plan.todo
+    is raised.
+
+    Parameters
+    ----------
+    tell
+        Told of every run that ends well.
+    is_over
+        Asked before every run, whether to begin no more."""
+    ran, todo = RunOutcomes(tell=tell), plan.todo
     plan.order.remember()
     if not todo:
         return ran
@@ -74,6 +94,9 @@ def run_plan(
         left: list[PlannedRun] = []
         try:
             for number, run in enumerate(todo, start=1):
+                if is_over():
+                    status = "KILLED"
+                    return ran
                 say(f"[{number}/{len(todo)}] {run.title}")
                 try:
                     claim_and_run(run, locks, parent, ran, say, progress, address)
@@ -106,6 +129,9 @@ def claim_and_run(
     with locks.take(run.config, f"the run {run.title}"):
         if locks.is_finished(run.config):
             say(f"made by another process meanwhile: {run.title}")
+            found = locks.find(locks.shelf, run.config)
+            assert found is not None, "it was found a moment ago"
+            ran.tell_finished(run, found.directory)
         else:
             _run_one(run, parent, ran, say, progress, address)
 
@@ -134,10 +160,9 @@ def _run_one(
     """One run, whose failure is its own."""
     config = parent.adopted(run.config)
     try:
-        run_experiment(
+        result = run_experiment(
             config, resume=find_unfinished(config), address=address, progress=progress(config)
         )
-        ran.finished.append(run)
     except LockHeldError:  # somebody has taken up the unfinished run by itself
         raise
     except RayflError as error:
@@ -146,6 +171,9 @@ def _run_one(
     except Exception as error:
         ran.failed.setdefault(run.cell.key, f"failed: {type(error).__name__}: {error}")
         say(f"failed: {run.title}:\n{traceback.format_exc().rstrip()}")
+    else:
+        ran.finished.append(run)
+        ran.tell_finished(run, result.directory)
 
 
 def find_unfinished(config: Config) -> Path | None:

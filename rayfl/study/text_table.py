@@ -29,7 +29,7 @@ def _format_lines(result: StudyResult) -> Iterator[str]:
     title = f"{result.study.title}{scaled}"
     yield from (title, "=" * len(title))
     notes: list[str] = []
-    for heading, block in _group_blocks(result):
+    for heading, block in group_blocks(result):
         yield ""
         if heading:
             yield heading
@@ -40,7 +40,7 @@ def _format_lines(result: StudyResult) -> Iterator[str]:
         yield from (f"[{number}] {note}" for number, note in enumerate(notes, start=1))
 
 
-def _group_blocks(result: StudyResult) -> list[tuple[str, list[Entry]]]:
+def group_blocks(result: StudyResult) -> list[tuple[str, list[Entry]]]:
     """Cells by what stands above them: the choices on all axes that do not go down."""
     across = [axis for axis in result.study.shown_axes() if axis not in result.study.table.rows]
     found: dict[ChoiceKey, list[Entry]] = {}
@@ -81,19 +81,24 @@ def _format_row(
     notes."""
     cell = entry.cell
     value = entry.value
-    down = [_title_choice(entry, axis) for axis in result.study.table.rows]
-    # Scores that have no place of their own in the table are told apart by their titles.
-    if "score" not in result.study.shown_axes() and len(cell.scores) > 1:
-        down.append(value.title)
     said = [cell.missing, f"scaled: {cell.scaled}" if cell.scaled else ""]
     marks = [_number_note(note, notes) for note in said if note]
     return [
-        ", ".join(down),
+        name_row(result, entry),
         value.text(),
         value.printed_text(),
         value.difference_text(),
         " ".join(marks),
     ]
+
+
+def name_row(result: StudyResult, entry: Entry) -> str:
+    """The choices of what goes down, as a reader calls them."""
+    down = [_title_choice(entry, axis) for axis in result.study.table.rows]
+    # Scores that have no place of their own in the table are told apart by their titles.
+    if "score" not in result.study.shown_axes() and len(entry.cell.scores) > 1:
+        down.append(entry.value.title)
+    return ", ".join(down)
 
 
 def _number_note(note: str, notes: list[str]) -> str:

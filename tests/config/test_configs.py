@@ -12,9 +12,7 @@ from rayfl.study.cells import is_study, list_cells, load_study
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 EVERY = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
-STUDIES = [
-    name for name in EVERY if name.startswith(("paper/", "results/")) and is_study(CONFIGS / name)
-]
+STUDIES = [name for name in EVERY if not name.startswith("sweeps/") and is_study(CONFIGS / name)]
 FILES = [name for name in EVERY if name not in STUDIES and not name.startswith("sweeps/")]
 
 

@@ -23,7 +23,12 @@ from rayfl.errors import ConfigError, DataError, ResourceError
 from rayfl.federation.datasets.synthetic import Digits
 from rayfl.run.artifacts import flatten_settings
 from rayfl.run.directory import new_name, newest_unfinished
-from rayfl.run.environment import describe_machine, git_commit
+from rayfl.run.environment import (
+    cpu_capability,
+    describe_environment,
+    describe_machine,
+    git_commit,
+)
 from rayfl.run.signals import Interrupted
 
 RAYFL = Path(sys.executable).with_name("rayfl")
@@ -112,6 +117,8 @@ def test_everything_about_a_run_lies_in_its_directory(result: rayfl.Result) -> N
     assert kept["metrics"] == result.metrics
     assert validate_config(yaml.safe_load((directory / "config.yaml").read_text())) == result.config
     facts = json.loads((directory / "run.json").read_text())
+    assert facts.pop("environment") == describe_environment()
+    assert kept["facts"]["capability"] == cpu_capability()
     assert facts == {
         "digest": result.config.digest,
         "scenario": result.scenario_sha256,

@@ -14,8 +14,6 @@ from rayfl.study.gather import (
     NOT_RUN,
     average_cells,
     gather_results,
-    read_entry,
-    scale_window,
     subtract_seeds,
 )
 from rayfl.study.order import StudyOrder
@@ -23,6 +21,7 @@ from rayfl.study.plan import make_plan
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.runner import run_plan
 from rayfl.study.schema import Score
+from rayfl.study.scores import read_entry, scale_window
 from rayfl.study.text_table import format_table
 from tests.study.tiny import study_file
 
