@@ -48,6 +48,10 @@ LEAST: Mapping[str, float] = {
     "method.finetuning": 1,
     "method.begin": 0,
     "method.end": 0,
+    "method.correct_after": 1,
+    "method.host.warmup": 1,
+    "method.host.iterations": 1,
+    "method.host.finetuning": 1,
 }
 """Settings that are multiplied, each with its least value."""
 
@@ -61,6 +65,10 @@ COUNTED = (
     "method.finetuning",
     "method.begin",
     "method.end",
+    "method.correct_after",
+    "method.host.warmup",
+    "method.host.iterations",
+    "method.host.finetuning",
 )
 """Those that need nothing but multiplying."""
 

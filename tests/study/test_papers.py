@@ -204,7 +204,9 @@ def test_a_figure_of_a_tables_cells_runs_them_once() -> None:
         order = StudyOrder(PAPER / name, seeds=(0,))
         return {order.configuration(cell, 0).config.digest for cell in order.cells if cell.runs}
 
-    assert digests("fedcr_fig5.yaml") == digests("fedcr_table2.yaml")
+    shown = digests("fedcr_fig5.yaml")
+    assert shown
+    assert shown <= digests("fedcr_table2.yaml")
 
 
 @pytest.mark.parametrize("name", ["fedcr_table2.yaml", "fedcr_table5.yaml"])
