@@ -28,9 +28,9 @@ from tests.learn.kit import build_normed
 
 METHOD: dict[str, Any] = {
     "name": "fl2",
-    "server_epochs": 2,
+    "server_epochs": 4,
     "threshold": 0.5,
-    "pretraining": 8,
+    "pretraining": 4,
     "strong": STRONG,
 }
 
@@ -199,7 +199,7 @@ def test_passes_of_a_step(threshold: float, passes: int, tmp_path: Path) -> None
 
 
 def test_clients_rest_while_the_server_pretrains(tmp_path: Path) -> None:
-    outcome = run_row(ROWS[0], tmp_path, 3, method={"pretraining": 3})
+    outcome = run_row(ROWS[0], tmp_path, 3, method={"pretraining": 6})
     found = [record["metrics"]["clients/participants"] for record in outcome.history]
     assert found == [0, 0, 4]
 
