@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,10 +34,12 @@ def git_commit() -> str:
     return ask_git(["describe", "--always", "--abbrev=12", "--dirty=+"]) or "none"
 
 
+@lru_cache(maxsize=1)
 def code_commit() -> str:
     """The commit of the code that runs, with a plus where that was changed; `none` for a wheel.
 
-    Files outside of the package do not count: results are written beside it all the time."""
+    Asked once: a process goes on with what it has imported. Files outside of the package do not
+    count, for results are written beside it all the time."""
     commit = ask_git(["rev-parse", "--short=12", "HEAD"], PACKAGE)
     if commit is None or ask_git(["ls-files", "version.py"], PACKAGE) == "":
         return "none"
