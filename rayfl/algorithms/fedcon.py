@@ -193,7 +193,7 @@ def _build_trunk(client: Client) -> Callable[[], nn.Module]:
 
 
 @dataclass(frozen=True)
-class TwoHeaded:
+class ContrastNetwork:
     """The server's network as it is tested, the trunk that the next round begins with, the teacher
     and the steps that it has followed, and the memory of the server's optimiser."""
 
@@ -242,11 +242,11 @@ class FedCon(LabelsAtServer):
     def network(self, blueprint: Blueprint) -> nn.Module:
         return TwoTops(cast(Network, blueprint()), self.widening)
 
-    def init(self, fleet: Fleet, model: Ref) -> TwoHeaded:
+    def init(self, fleet: Fleet, model: Ref) -> ContrastNetwork:
         trunk = fleet.serve(start_networks, w=model)["trunk"]
-        return TwoHeaded(model, trunk, teacher=model)
+        return ContrastNetwork(model, trunk, teacher=model)
 
-    def round(self, state: TwoHeaded, fleet: Fleet, t: int) -> TwoHeaded:
+    def round(self, state: ContrastNetwork, fleet: Fleet, t: int) -> ContrastNetwork:
         alone = self.count_pretraining(fleet, t)
         got = self.train_two_views(state, fleet, t, alone or self.server_epochs)
         trunk = got["trunk"]
@@ -254,9 +254,9 @@ class FedCon(LabelsAtServer):
             replies = fleet.map(contrast, fleet.sample(t), trunk=trunk, method=self)
             trunk = self.average_trunks(replies, trunk, fleet)
         step = state.step + got.report["steps"]
-        return TwoHeaded(got["w"], trunk, got["teacher"], step, got["optimiser"])
+        return ContrastNetwork(got["w"], trunk, got["teacher"], step, got["optimiser"])
 
-    def train_two_views(self, state: TwoHeaded, fleet: Fleet, t: int, epochs: int) -> Served:
+    def train_two_views(self, state: ContrastNetwork, fleet: Fleet, t: int, epochs: int) -> Served:
         """The server's passes from the averaged trunk."""
         got = fleet.serve(
             train_at_server,
@@ -289,5 +289,5 @@ class FedCon(LabelsAtServer):
         fleet.log(**{"clients/idle": float(len(got) - len(active))})
         return got.mean(active, "trunk") if active else trunk
 
-    def model(self, state: TwoHeaded, fleet: Fleet, client: ClientId | None = None) -> Ref:
+    def model(self, state: ContrastNetwork, fleet: Fleet, client: ClientId | None = None) -> Ref:
         return state.model

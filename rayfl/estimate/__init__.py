@@ -19,7 +19,7 @@ from rayfl.estimate.label_correction import (
     find_nearest_class,
 )
 from rayfl.estimate.label_quality import (
-    Selection,
+    SelectionQuality,
     average_known,
     measure_correlation,
     measure_repair,
@@ -61,7 +61,7 @@ __all__ = [
     "LossMixture",
     "LossSplit",
     "MixtureFit",
-    "Selection",
+    "SelectionQuality",
     "Spectra",
     "adjusted_rand_index",
     "agglomerate",

@@ -16,7 +16,7 @@ from rayfl.errors import DataError, broken
 NAN = float("nan")
 
 
-class Selection(NamedTuple):
+class SelectionQuality(NamedTuple):
     """How well the samples with right labels were picked out.
 
     Attributes
@@ -32,7 +32,7 @@ class Selection(NamedTuple):
     recall: float
 
 
-def measure_selection(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> Selection:
+def measure_selection(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> SelectionQuality:
     """How well a method told right labels from wrong ones.
 
     Parameters
@@ -56,7 +56,7 @@ def measure_selection(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> Se
     mask = chosen.astype(bool)
     right = np.asarray(labels == true)
     hits = mask & right
-    return Selection(_divide_counts(hits, mask), _divide_counts(hits, right))
+    return SelectionQuality(_divide_counts(hits, mask), _divide_counts(hits, right))
 
 
 class Repair(NamedTuple):

@@ -124,7 +124,7 @@ def _is_plain(settings: Mapping[str, Any]) -> bool:
     return all(settings.get(slot, {}).get("name", name) == name for slot, name in parts.items())
 
 
-class Entry(NamedTuple):
+class RecordedRun(NamedTuple):
     """A recorded run of a cell."""
 
     cell: CellResult
@@ -145,7 +145,7 @@ def find_contests(recorded: Sequence[RecordedStudy]) -> list[Contest]:
 
 
 def _add_study(contests: dict[str, Contest], recorded: RecordedStudy) -> None:
-    scenarios: dict[str, list[Entry]] = {}
+    scenarios: dict[str, list[RecordedRun]] = {}
     for entry in _iterate_runs(recorded):
         key = _describe_scenario(entry, recorded)
         scenarios.setdefault(key, []).append(entry)
@@ -159,7 +159,7 @@ def _add_study(contests: dict[str, Contest], recorded: RecordedStudy) -> None:
             _add_run(contest, entry, _name_method(recorded, entry.cell, cells))
 
 
-def _add_run(contest: Contest, entry: Entry, title: str) -> None:
+def _add_run(contest: Contest, entry: RecordedRun, title: str) -> None:
     row = entry.cell.rows[entry.seed]
     value = score_row(row, entry.score)
     if math.isnan(value):
@@ -171,16 +171,16 @@ def _add_run(contest: Contest, entry: Entry, title: str) -> None:
     contender.values[entry.seed] = value
 
 
-def _iterate_runs(recorded: RecordedStudy) -> Iterator[Entry]:
+def _iterate_runs(recorded: RecordedStudy) -> Iterator[RecordedRun]:
     """Every recorded run with its configuration, and its cell's first score."""
     for cell, seed, made in recorded.order.configurations():
         found = recorded.result.at(**cell.choices)
         if found is not None and seed in found.rows and not isinstance(made, RayflError):
             score = next(iter(cell.scores.values()))
-            yield Entry(found, seed, made.config, scale_window(score, recorded.order.scale))
+            yield RecordedRun(found, seed, made.config, scale_window(score, recorded.order.scale))
 
 
-def _describe_scenario(entry: Entry, recorded: RecordedStudy) -> str:
+def _describe_scenario(entry: RecordedRun, recorded: RecordedStudy) -> str:
     """A hash of all but the method and the seed: what a comparison must leave alone."""
     settings = entry.config.model_dump(mode="json", exclude={*PLACE, "method", "seed"})
     alike = [settings, recorded.grade, name_score(entry.score)]

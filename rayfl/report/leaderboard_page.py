@@ -173,7 +173,7 @@ def _compare_with_baseline(contest: Contest) -> Iterator[str]:
 
 
 @dataclass
-class Pair:
+class ComparedMethods:
     """Two methods, wherever they met."""
 
     first: str
@@ -181,12 +181,12 @@ class Pair:
     differences: list[float] = field(default_factory=list)
     scenarios: int = 0
 
-    def turn(self) -> Pair:
+    def turn(self) -> ComparedMethods:
         """So that the better one comes first."""
         if not self.differences or np.mean(self.differences) >= 0:
             return self
         turned = [-value for value in self.differences]
-        return Pair(self.second, self.first, turned, self.scenarios)
+        return ComparedMethods(self.second, self.first, turned, self.scenarios)
 
 
 def _write_tests(grade: str, contests: Sequence[Contest]) -> Iterator[str]:
@@ -218,15 +218,15 @@ def _write_tests(grade: str, contests: Sequence[Contest]) -> Iterator[str]:
     yield from ("", f"{sure} of {len(tested)} differ after correction ({SURE:g}).", "")
 
 
-def collect_pairs(contests: Sequence[Contest]) -> Mapping[tuple[str, str], Pair]:
+def collect_pairs(contests: Sequence[Contest]) -> Mapping[tuple[str, str], ComparedMethods]:
     """Differences by seed of every two rivals, over all scenarios that both were in."""
-    pairs: dict[tuple[str, str], Pair] = {}
+    pairs: dict[tuple[str, str], ComparedMethods] = {}
     for contest in contests:
         rivals = sorted(contest.rivals, key=lambda each: each.identity)
         for place, first in enumerate(rivals):
             for second in rivals[place + 1 :]:
                 key = (first.identity, second.identity)
-                pair = pairs.setdefault(key, Pair(first.title, second.title))
+                pair = pairs.setdefault(key, ComparedMethods(first.title, second.title))
                 differences = contest.differences(first, second)
                 pair.differences += differences
                 pair.scenarios += bool(differences)

@@ -35,7 +35,7 @@ Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RepeatVerdict:
     """How a repetition of a row compares with it."""
 
     row: Row
@@ -68,7 +68,7 @@ def verify_rows(
     ledger: Ledger,
     say: Say,
     output: Path | None = None,
-) -> list[Verdict]:
+) -> list[RepeatVerdict]:
     """Repeat rows one after the other, in this process.
 
     Parameters
@@ -100,13 +100,13 @@ def _open_output(output: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def verify_row(row: Row, root: Path, output: Path) -> Verdict:
+def verify_row(row: Row, root: Path, output: Path) -> RepeatVerdict:
     """Repeat one row, and compare."""
     try:
         config = _find_config(row, root, output)
         result = run_experiment(config)
     except RayflError as error:
-        return Verdict(row, "cannot be compared", (str(error),))
+        return RepeatVerdict(row, "cannot be compared", (str(error),))
     return _compare(row, result, find_differences(row))
 
 
@@ -132,15 +132,15 @@ def _find_config(row: Row, root: Path, output: Path) -> Config:
     return config
 
 
-def _compare(row: Row, result: Result, differences: Sequence[str]) -> Verdict:
+def _compare(row: Row, result: Result, differences: Sequence[str]) -> RepeatVerdict:
     """Equal is equal, wherever it was made; what is not may have a reason."""
     if (result.scenario_sha256, result.sha256) == (row.scenario, row.model):
-        return Verdict(row, "equal", tuple(differences))
+        return RepeatVerdict(row, "equal", tuple(differences))
     same_data = result.scenario_sha256 == row.scenario
     told = "" if same_data else f"scenario {row.scenario[:SHOWN]} there"
     hashes = f"model {row.model[:SHOWN]} there, {result.sha256[:SHOWN]} here"
     kind: Kind = "cannot be compared" if differences else "differs"
-    return Verdict(row, kind, tuple(filter(None, (hashes, told, *differences))))
+    return RepeatVerdict(row, kind, tuple(filter(None, (hashes, told, *differences))))
 
 
 def find_differences(row: Row) -> list[str]:
