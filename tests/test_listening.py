@@ -77,7 +77,8 @@ def watch(folder: Path, process: subprocess.Popen[bytes], names: tuple[str, ...]
         if names and all(any(name in each.title for each in found) for name in names):
             return found
         assert time.monotonic() - begun < PATIENCE, (folder / "said.txt").read_text()
-        time.sleep(0.05)
+        # To look costs more than what is looked at.
+        time.sleep(0.3)
     assert not names, (folder / "said.txt").read_text()
     return found
 

@@ -94,7 +94,7 @@ class Drill:
             assert time.monotonic() - started < PATIENCE, (
                 f"no {what} within {PATIENCE} s:\n{self.text}"
             )
-            time.sleep(0.005)
+            time.sleep(0.01)
 
     def ended(self) -> int:
         """The exit code."""

@@ -150,7 +150,10 @@ def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(
     assert third.directory.name == name
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=LONG)],
+)
 def test_a_run_in_one_process_stops_and_resumes_alike(
     start: Start, undisturbed: Comparable, number: int, code: int
 ) -> None:

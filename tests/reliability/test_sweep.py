@@ -104,7 +104,7 @@ class Search:
             assert time.monotonic() - started < PATIENCE, (
                 f"no {what} within {PATIENCE} s:\n{self.text}"
             )
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def ended(self) -> int:
         assert self.process is not None
