@@ -47,7 +47,7 @@ def measure_selection(kept: ArrayLike, given: ArrayLike, truth: ArrayLike) -> Se
     Examples
     --------
     >>> measure_selection([True, True, False, False], given=[0, 1, 2, 0], truth=[0, 0, 2, 0])
-    Selection(precision=0.5, recall=0.3333333333333333)
+    SelectionQuality(precision=0.5, recall=0.3333333333333333)
     """
     chosen, labels, true = _check_lengths(kept, given, truth)
     # A list of kept indices would pass silently as a mask of mostly True.

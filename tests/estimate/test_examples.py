@@ -22,7 +22,7 @@ MODULES = [
     "scaling",
     "subspace",
 ]
-RESULTS = {"Calibration", "Correction", "MixtureFit", "Selection", "Spectra", "LossSplit"}
+RESULTS = {"Calibration", "Correction", "MixtureFit", "SelectionQuality", "Spectra", "LossSplit"}
 
 
 @pytest.mark.parametrize("name", MODULES)
