@@ -101,9 +101,21 @@ def test_divergence_is_a_mean_of_norms() -> None:
     assert measure_divergence(one, one, [slice(0, 4)]) == 0
 
 
-def encoder_on(trunk: Any) -> nn.Module:
+def online_on(trunk: Any) -> Online:
     method = FedCRFedEma(projector_hidden=4, projector_out=3)
-    return cast(Online, method.network(GivenBlueprint(trunk))).encoder
+    return cast(Online, method.network(GivenBlueprint(trunk)))
+
+
+def encoder_on(trunk: Any) -> nn.Module:
+    return online_on(trunk).encoder
+
+
+def test_figures_of_features_show_what_the_classifier_sees() -> None:
+    network = online_on(MLP(hidden=(7,)).build((4, 4, 1), 3)).eval()
+    x = torch.rand(2, 1, 4, 4)
+    seen = network.features(x)
+    assert seen.shape == (2, 3)
+    assert torch.equal(network.classifier(seen), network(x))
 
 
 def test_kernels_are_convolutions_off_the_shortcuts() -> None:

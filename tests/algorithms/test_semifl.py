@@ -57,8 +57,8 @@ ROWS = [
     [(0.5, [(0.5, 0.5), (0.35, 0.15), (-0.075, 0.225)]), (0.0, [(0.5, 0.5), (0.1, 0.4), (0, 0.4)])],
 )
 def test_the_servers_momentum(beta: float, expected: list[tuple[float, float]]) -> None:
-    """Clients come back with 0.5, 0.4 and 0.4; W began at 1. Server.update of diaoenmao/SemiFL @
-    4ec3663 (SGD of step 1 on W - mean) gives the same."""
+    """Clients come back with 0.5, 0.4 and 0.4; W began at 1. torch's SGD of step 1 on W - mean,
+    the rule of diaoenmao/SemiFL @ 4ec3663, gives the same."""
     fleet = fleet_of_numbers([1])
     state = Moving(fleet.put(np.ones(1, np.float32)))
     for mean, (momentum, model) in zip((0.5, 0.4, 0.4), expected, strict=True):

@@ -37,8 +37,13 @@ class Online(nn.Module):
         q: Tensor = self.predictor(self.encoder(x))
         return q
 
+    def features(self, x: Tensor) -> Tensor:
+        """What the classifier sees, and figures of features show."""
+        seen: Tensor = self.encoder(x)
+        return seen
+
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.encoder(x))
+        logits: Tensor = self.classifier(self.features(x))
         return logits
 
 
