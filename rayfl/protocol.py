@@ -278,7 +278,8 @@ class Served:
     def __getitem__(self, name: str) -> Ref:
         if name not in self.updates:
             known = ", ".join(self.updates) or "none"
-            raise ConfigError(broken(f"the server's phase left the updates {known}", f"'{name}'"))
+            rule = f"the updates that the server's phase left are {known}"
+            raise ConfigError(broken(rule, f"'{name}'", "Return it in Out(update={...})."))
         return self.updates[name]
 
 

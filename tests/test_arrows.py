@@ -220,6 +220,22 @@ def test_functions_fit_on_a_screen() -> None:
     assert not long
 
 
+def test_helpers_do_not_come_from_test_modules() -> None:
+    """What several test modules need stands in a module of its own, which nobody collects."""
+    borrowed = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted(ROOT.glob("tests/**/*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and names_test_module(node)
+    }
+    assert not borrowed
+
+
+def names_test_module(node: ast.ImportFrom) -> bool:
+    words = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+    return any(word.startswith("test_") for word in words)
+
+
 def test_files_stay_readable() -> None:
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in EVERYTHING

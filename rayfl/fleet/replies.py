@@ -117,7 +117,7 @@ class FleetReplies(Replies):
     def _reason_of_absence(self, client: ClientId) -> str:
         if client in self.diverged:
             return "Its update is not finite, and so it is not in the replies."
-        return "Take the weights of those that are in the replies."
+        return "Take the weights of those that are in the replies, or join maps: (a | b).mean(...)."
 
     def _key(self, key: str | None, clients: Iterable[ClientId]) -> str:
         """Which update is meant, found in every one of these clients'."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rayfl.errors import RayflError, broken
 from rayfl.learn.resident import Vector
 from rayfl.learn.training import LocalTraining
 
@@ -91,6 +92,7 @@ class Sgd:
 
     def resume(self, memory: Vector) -> None:
         if self.settings.momentum:
+            refuse_foreign_memory(memory, self.velocity.numel())
             self.velocity.copy_(make_tensor(memory))
 
 
@@ -170,6 +172,7 @@ class Adam:
         return flatten_memory(self.first.new_tensor([self.steps]), self.first, self.second)
 
     def resume(self, memory: Vector) -> None:
+        refuse_foreign_memory(memory, 1 + self.first.numel() + self.second.numel())
         self.steps = int(memory[0])
         for moment, saved in zip(
             (self.first, self.second), make_tensor(memory[1:]).chunk(2), strict=True
@@ -190,6 +193,14 @@ def make_optimiser(
     if memory is not None:
         made.resume(memory)
     return made
+
+
+def refuse_foreign_memory(memory: Vector, size: int) -> None:
+    """An optimiser goes on with what it left itself, on the same network."""
+    if memory.shape != (size,):
+        rule = f"an optimiser's memory is a vector of {size} numbers for this network"
+        remedy = "Give it Trained.memory of the same network, under the same settings."
+        raise RayflError(broken(rule, f"one of shape {memory.shape}", remedy))
 
 
 def flatten_memory(*parts: Tensor) -> Vector:

@@ -103,9 +103,9 @@ def test_serve_gives_the_servers_report_and_updates(fleet: BaseFleet) -> None:
     named = fleet.serve(phases.pair, size=2)
     assert list(named.updates) == ["dw", "dc"]
     assert fleet.get(named["dc"]).tolist() == [1.0, 1.0]
-    with pytest.raises(ConfigError, match=r"the server's phase left the updates dw, dc; got 'w'"):
+    with pytest.raises(ConfigError, match=r"the server's phase left are dw, dc; got 'w'"):
         _ = named["w"]
-    with pytest.raises(ConfigError, match=r"the server's phase left the updates none; got 'w'"):
+    with pytest.raises(ConfigError, match=r"the server's phase left are none; got 'w'"):
         _ = fleet.serve(phases.describe)["w"]
 
 
