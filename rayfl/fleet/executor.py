@@ -224,7 +224,7 @@ class Executor:
         try:
             return begin_visit(client, seed, phase(client, **inputs))
         except TypeError:
-            who = "the server" if client.id < 0 else f"client {client.id}"
+            who = "the server" if task.client < 0 else f"client {task.client}"
             refuse_misfit_inputs(phase, inputs, f"{who}, round {task.t}")
             raise
 

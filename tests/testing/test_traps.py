@@ -54,7 +54,7 @@ BROKEN = [
     ("UnknownClient", "runs", "clients have ids below 6; got 99"),
     ("MissingInput", "runs", "takes the inputs w, method, mu; got w, method (client 0, round 0)"),
     ("UnknownInput", "runs", "takes the inputs w, method; got weights, method (client 0, round 0)"),
-    ("ExaminedUnderAnotherName", "runs", "takes the inputs w; got a, b (the server, round 0)"),
+    ("ExaminedUnderAnotherName", "runs", "takes the inputs w; got a, b (client "),
     ("WritesInput", "runs", "is read-only: copy it before you change it"),
     ("SomeWithoutUpdate", "runs", "client 1 left no update"),
     ("ForeignMemory", "runs", "an optimiser's memory is a vector of 1108 numbers"),
