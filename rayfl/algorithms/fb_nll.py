@@ -36,6 +36,7 @@ from pydantic import Field
 
 from rayfl.algorithms import METHODS
 from rayfl.algorithms.fedavg import FedAvg
+from rayfl.algorithms.parts.leave_out import leave_out
 from rayfl.algorithms.parts.weighting import Equal
 from rayfl.algorithms.parts.within_clusters import WithinClusters
 from rayfl.component import Count, Fraction, Natural, component, neutral, slot
@@ -369,7 +370,7 @@ class FbNllMinus(Algorithm):
         sketches = fleet.map(sketch, fleet.clients, q=self.q)
         # The server passes on what each user uploaded.
         directions = {k: sketches.ref(k) for k in sketches}
-        each = {k: {"others": {j: v for j, v in directions.items() if j != k}} for k in directions}
+        each = {k: {"others": leave_out(k, directions)} for k in directions}
         got = fleet.map(compare, directions, each=each, method=self)
         place = {k: i for i, k in enumerate(directions)}
         r = np.eye(len(directions))

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.algorithms.parts.empirical_loss import measure_loss
+from rayfl.algorithms.parts.leave_out import leave_out
 from rayfl.component import Natural, NonNegative, component, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.augment.base import Unchanged
@@ -229,7 +230,7 @@ class RHFL(Algorithm):
         for rows, then in zip(batches, [*batches[1:], None], strict=True):
             known = {k: p for k, p in answers.items() if np.isfinite(p).all()}
             losses.append(measure_collaboration(known, weights))
-            others = {k: {j: p for j, p in known.items() if j != k} for k in cohort}
+            others = {k: leave_out(k, known) for k in cohort}
             each: dict[ClientId, dict[str, Any]] = {
                 k: {"answers": taught} for k, taught in others.items() if taught
             }
@@ -301,11 +302,13 @@ def measure_collaboration(answers: Answers, weights: Mapping[ClientId, float]) -
         W of each client.
     """
     p = {k: np.maximum(rows.astype(np.float64), 1e-38) for k, rows in answers.items()}
-    losses = [
-        sum(weights[j] * measure_divergence(p[j], p[k]) for j in p if j != k)
-        for k in (p if len(p) > 1 else ())
-    ]
-    return float(np.mean(losses)) if losses else float("nan")
+    if len(p) < 2:
+        return float("nan")
+    losses = []
+    for k in p:
+        gaps = {j: measure_divergence(rows, p[k]) for j, rows in leave_out(k, p).items()}
+        losses.append(sum(weights[j] * gap for j, gap in gaps.items()))
+    return float(np.mean(losses))
 
 
 def measure_divergence(teacher: Floats, student: Floats) -> float:

@@ -39,7 +39,7 @@ class Notes:
     def means(self) -> dict[str, float]:
         """One number a name; batches count by their samples."""
         return {
-            name: float(np.average([float(v) for v in values], weights=self._sizes[name]))
+            name: float(np.average(list(map(float, values)), weights=self._sizes[name]))
             for name, values in self._values.items()
         }
 

@@ -103,7 +103,8 @@ class LooseSgd:
     again takes several times as long as the step itself."""
 
     def __init__(self, tensors: Sequence[Tensor], settings: LocalTraining) -> None:
-        self.tensors, self.settings = tensors, settings
+        self.tensors = tensors
+        self.settings = settings
         self.velocities = [
             torch.zeros_like(tensor) if settings.momentum else None for tensor in tensors
         ]
@@ -142,8 +143,11 @@ class Adam:
     BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
     def __init__(self, trained: FlatParameters, settings: LocalTraining) -> None:
-        self.weights, self.gradient, self.settings = trained.parameters, trained.gradient, settings
-        self.first, self.second = torch.zeros_like(self.gradient), torch.zeros_like(self.gradient)
+        self.settings = settings
+        self.weights = trained.parameters
+        self.gradient = trained.gradient
+        self.first = torch.zeros_like(self.gradient)
+        self.second = torch.zeros_like(self.gradient)
         self.steps = 0
 
     def clear(self) -> None:

@@ -111,7 +111,8 @@ def encode_rows(
     rows: NDArray[np.int64],
 ) -> Features:
     """Some rows of one named set, a handful of parts at a time."""
-    parts, done = slice_rows(len(rows), PART), [np.zeros((0, 0), np.float32)]
+    parts = slice_rows(len(rows), PART)
+    done = [np.zeros((0, 0), np.float32)]
     for start in range(0, len(parts), PARTS_AT_ONCE):
         each = {
             SERVER - i: {"rows": rows[part]}
