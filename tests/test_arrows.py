@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,6 +171,17 @@ def test_libraries_of_the_run_time_stay_in_their_places(library: str) -> None:
 def test_heavy_libraries_wait_for_their_use(module: str, library: str) -> None:
     names = imports(ROOT / "rayfl" / module, top_level=True)
     assert not [name for name in names if name.split(".")[0] == library]
+
+
+ARRAY_TYPE = re.compile(r"^(\w+) = NDArray\[", re.MULTILINE)
+
+
+def test_types_of_arrays_are_defined_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for name in ARRAY_TYPE.findall(path.read_text()):
+            homes.setdefault(name, []).append(inside(path))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 # -- sizes -----------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from rayfl.algorithms.fedavg import FedAvg
 from rayfl.algorithms.parts.leave_out import leave_out
 from rayfl.algorithms.parts.weighting import Equal
 from rayfl.algorithms.parts.within_clusters import WithinClusters
+from rayfl.arrays import Features, Floats
 from rayfl.component import Count, Fraction, Natural, component, neutral, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.estimate import (
@@ -75,9 +76,6 @@ from rayfl.protocol import (
 
 if TYPE_CHECKING:
     from torch import nn
-
-Floats = NDArray[np.float64]
-Features = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

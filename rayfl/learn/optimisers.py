@@ -79,7 +79,7 @@ class Sgd:
     @torch.no_grad()
     def step(self, factor: float = 1.0) -> None:
         for weights, gradient, velocity in self.pieces:
-            take_sgd_step(weights, gradient, velocity, self.settings, factor)
+            _take_sgd_step(weights, gradient, velocity, self.settings, factor)
 
     def narrow(self, rows: int) -> None:
         self.pieces = [
@@ -88,12 +88,12 @@ class Sgd:
         ]
 
     def dump(self) -> Vector:
-        return flatten_memory(self.velocity if self.settings.momentum else self.velocity[:0])
+        return _flatten_memory(self.velocity if self.settings.momentum else self.velocity[:0])
 
     def resume(self, memory: Vector) -> None:
         if self.settings.momentum:
-            refuse_foreign_memory(memory, self.velocity.numel())
-            self.velocity.copy_(make_tensor(memory))
+            _refuse_foreign_memory(memory, self.velocity.numel())
+            self.velocity.copy_(_make_tensor(memory))
 
 
 class LooseSgd:
@@ -119,10 +119,10 @@ class LooseSgd:
             # A parameter that no loss has reached still decays, and keeps its momentum.
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
             moving = gradient if velocity is None else velocity
-            take_sgd_step(tensor, gradient, moving, self.settings, factor)
+            _take_sgd_step(tensor, gradient, moving, self.settings, factor)
 
 
-def take_sgd_step(
+def _take_sgd_step(
     weights: Tensor,
     gradient: Tensor,
     velocity: Tensor,
@@ -173,13 +173,13 @@ class Adam:
 
     def dump(self) -> Vector:
         # float32 counts exactly up to 2^24 steps
-        return flatten_memory(self.first.new_tensor([self.steps]), self.first, self.second)
+        return _flatten_memory(self.first.new_tensor([self.steps]), self.first, self.second)
 
     def resume(self, memory: Vector) -> None:
-        refuse_foreign_memory(memory, 1 + self.first.numel() + self.second.numel())
+        _refuse_foreign_memory(memory, 1 + self.first.numel() + self.second.numel())
         self.steps = int(memory[0])
         for moment, saved in zip(
-            (self.first, self.second), make_tensor(memory[1:]).chunk(2), strict=True
+            (self.first, self.second), _make_tensor(memory[1:]).chunk(2), strict=True
         ):
             moment.copy_(saved)
 
@@ -199,7 +199,7 @@ def make_optimiser(
     return made
 
 
-def refuse_foreign_memory(memory: Vector, size: int) -> None:
+def _refuse_foreign_memory(memory: Vector, size: int) -> None:
     """An optimiser goes on with what it left itself, on the same network."""
     if memory.shape != (size,):
         rule = f"an optimiser's memory is a vector of {size} numbers for this network"
@@ -207,10 +207,10 @@ def refuse_foreign_memory(memory: Vector, size: int) -> None:
         raise RayflError(broken(rule, f"one of shape {memory.shape}", remedy))
 
 
-def flatten_memory(*parts: Tensor) -> Vector:
+def _flatten_memory(*parts: Tensor) -> Vector:
     """Tensors one behind the other, as numbers of their own."""
     return np.concatenate([part.cpu().numpy() for part in parts])
 
 
-def make_tensor(memory: Vector) -> Tensor:
+def _make_tensor(memory: Vector) -> Tensor:
     return torch.from_numpy(np.array(memory, copy=not memory.flags.writeable))

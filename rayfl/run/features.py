@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.arrays import Features
 from rayfl.fleet.base import BaseFleet
-from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, slice_rows
+from rayfl.models.feature_store import FeatureKey, FeatureStore, slice_rows
 from rayfl.protocol import SERVER, Algorithm, Client, Out, Shard
 
 PART = 1024
