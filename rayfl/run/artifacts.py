@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,7 +135,12 @@ def _save_arrays(path: Path, scenario: Scenario, outcome: Outcome) -> None:
         arrays["confusion"] = outcome.verdict.confusion
     if scenario.realised is not None:
         arrays["noise_rate"] = scenario.realised
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    # As np.savez_compressed does it, which takes `file` for an argument: a method names its arrays
+    # as it likes.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:
