@@ -17,3 +17,5 @@ Bools = NDArray[np.bool_]
 """A mask."""
 Ints = NDArray[np.int64]
 """Whole numbers, of any shape."""
+Features = NDArray[np.float32]
+"""What a frozen encoder sees: a row an image, or vectors that span such rows."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import reprlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -85,6 +86,11 @@ class Registry(Generic[T]):
         if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
             rule = f"a {self.kind} is a dataclass, made with @component of rayfl.component"
             raise ConfigError(broken(rule, f"'{path}', which is {show_value(found)}"))
+        ignored = _list_ignored_settings(found)
+        if ignored:
+            rule = f"a {self.kind} that declares settings is made with @component"
+            got = f"'{path}', which declares {', '.join(ignored)} and lacks @component"
+            raise ConfigError(broken(rule, got, "Write @component above the class."))
         return cast(type[T], found)
 
     def build(self, spec: Any) -> T:
@@ -114,6 +120,15 @@ class Registry(Generic[T]):
         cls = type(part)
         path = f"{cls.__module__}:{cls.__qualname__}"
         return next((name for name, entry in self.entries.items() if entry == path), path)
+
+
+def _list_ignored_settings(cls: type[Any]) -> list[str]:
+    """The settings that a class declares itself where only its bases are components: their values
+    could not be given, and the defaults would look as if all were well."""
+    if "__dataclass_fields__" in vars(cls):
+        return []
+    hints = inspect.get_annotations(cls)
+    return [name for name, hint in hints.items() if "ClassVar" not in str(hint)]
 
 
 def slot(registry: Registry[Any]) -> Any:

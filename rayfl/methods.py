@@ -94,6 +94,12 @@ if TYPE_CHECKING:
         AUGMENTATIONS as AUGMENTATIONS,
         Augmentation as Augmentation,
     )
+    from rayfl.learn.augment.strong import (
+        Strong as Strong,
+    )
+    from rayfl.learn.augment.views import (
+        Weak as Weak,
+    )
     from rayfl.learn.batches import (
         Batch as Batch,
         draw_batches as draw_batches,
@@ -195,6 +201,12 @@ if TYPE_CHECKING:
     from rayfl.learn.selection import (
         Selection as Selection,
     )
+    from rayfl.models import (
+        ENCODERS as ENCODERS,
+    )
+    from rayfl.models.encoders.base import (
+        EncoderSpec as EncoderSpec,
+    )
     from rayfl.models.pair import (
         Pair as Pair,
     )
@@ -208,6 +220,7 @@ if TYPE_CHECKING:
         Fleet as Fleet,
         Images as Images,
         Labels as Labels,
+        Model as Model,
         NobodyLeft as NobodyLeft,
         Out as Out,
         Phase as Phase,
@@ -243,6 +256,8 @@ _HOMES = {
     "rayfl.estimate.scaling": "average_by_class fill_and_scale",
     "rayfl.learn.answer_history": "AnswerHistory",
     "rayfl.learn.augment": "AUGMENTATIONS Augmentation",
+    "rayfl.learn.augment.strong": "Strong",
+    "rayfl.learn.augment.views": "Weak",
     "rayfl.learn.batches": "Batch draw_batches",
     "rayfl.learn.copies": "Ema Frozen",
     "rayfl.learn.distance": "Distance measure_distance",
@@ -270,9 +285,11 @@ _HOMES = {
         "ramp_linearly warm_decay"
     ),
     "rayfl.learn.selection": "Selection",
+    "rayfl.models": "ENCODERS",
+    "rayfl.models.encoders.base": "EncoderSpec",
     "rayfl.models.pair": "Pair",
     "rayfl.protocol": (
-        "Algorithm Blueprint Client ClientId DataRef Fleet Images Labels NobodyLeft Out "
+        "Algorithm Blueprint Client ClientId DataRef Fleet Images Labels Model NobodyLeft Out "
         "Phase Ref Replies Report SERVER Served Shard State Vector"
     ),
 }

@@ -12,7 +12,6 @@ carried out. docs/methods.md tells the life of a round.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -278,7 +277,8 @@ class Served:
     def __getitem__(self, name: str) -> Ref:
         if name not in self.updates:
             known = ", ".join(self.updates) or "none"
-            raise ConfigError(broken(f"the server's phase left the updates {known}", f"'{name}'"))
+            rule = f"the updates that the server's phase left are {known}"
+            raise ConfigError(broken(rule, f"'{name}'", "Return it in Out(update={...})."))
         return self.updates[name]
 
 
@@ -297,7 +297,7 @@ class Fleet(Protocol):
     """The run's rounds, participation and local settings."""
 
     def size(self, owner: ClientId | str) -> int:
-        """How many samples a client, or a named set, holds."""
+        """How many samples an owner holds: a client, or a named set."""
 
     def sample(self, t: int, among: Iterable[ClientId] | None = None) -> list[ClientId]:
         """The participants of round `t`, drawn uniformly without replacement.
@@ -340,16 +340,28 @@ class Fleet(Protocol):
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> Replies:
-        """One client after another, in this order, at one place and in one call: each begins with
-        the update that the one before it left, the first with `w`. Whoever diverges is passed
-        over. `Replies.last` is what the last one left.
+        """One client after another, at one place and in one call: each begins with the update that
+        the one before it left. Whoever diverges is passed over. `Replies.last` is what the last
+        one left.
+
+        Parameters
+        ----------
+        phase
+            As for `map`; it takes an input `w`.
+        clients
+            Whom to visit, in this order.
+        w
+            What the first one begins with.
+        each, shared
+            As for `map`.
         """
 
     def serve(self, phase: Phase, **inputs: Any) -> Served:
-        """Run `phase` at the server."""
+        """Run `phase` at the server, with these inputs."""
 
     def combine(self, *terms: tuple[float, Ref]) -> Ref:
-        """The linear combination of vectors, computed in float64 at the server.
+        """The linear combination of vectors, computed in float64 at the server: the sum of all
+        terms, each a factor and a reference.
 
         >>> moved = fleet.combine((1.0, w), (-1.0, mean))  # doctest: +SKIP
         """
@@ -358,35 +370,35 @@ class Fleet(Protocol):
         """First weights number `i` of the method's network; 0 is what the run begins with."""
 
     def state(self, client: ClientId, key: str) -> Ref | None:
-        """A snapshot of a client's durable state, for a neighbour to read; None before it was ever
-        stored."""
+        """A snapshot of what a client's durable state has under `key`, for a neighbour to read;
+        None before it was ever stored."""
 
     def put(self, value: Any) -> Ref:
         """Store a value once for all places."""
 
     def get(self, ref: Ref) -> Any:
-        """Fetch a value to the coordinator."""
+        """Fetch what `ref` refers to, to the coordinator."""
 
     def data(self, name: str) -> DataRef:
-        """A named set of the scenario: public, validation or labelled. It arrives in a phase as a
-        `Shard`; its labels are there if the method's `needs` say so."""
+        """The set of the scenario with this name: public, validation or labelled. It arrives in a
+        phase as a `Shard`; its labels are there if the method's `needs` say so."""
 
     def log(self, **metrics: float) -> None:
         """Measures of the method's own, into this round's metrics."""
 
     def estimate(self, name: str, values: Mapping[ClientId, float]) -> None:
-        """What the method believes of each client (its reliability, say): the experiment compares
-        it with the truth."""
+        """What the method believes of each client, as values by client: the experiment compares
+        them with the truth (`NAME/noise_correlation`)."""
 
     def answered(self, held: str, labels: Mapping[ClientId, NDArray[Any]]) -> None:
-        """What each client's model says of a named set: the experiment, which knows the truth,
-        marks it."""
+        """What each client's model says of the set of the name `held`, as labels of its images: the
+        experiment, which knows the truth, marks it."""
 
     def leave(self, name: str, array: NDArray[Any]) -> None:
-        """An array worth drawing, of any shape: the last one of a run is kept."""
+        """An array worth drawing, of any shape: of those of one name a run keeps the last."""
 
     def rng(self, t: int, purpose: str) -> np.random.Generator:
-        """A stream for the coordinator's own draws, fixed by (seed, round, purpose)."""
+        """A stream for the coordinator's own draws, fixed by (seed, round `t`, purpose)."""
 
 
 State = Any
@@ -420,7 +432,20 @@ class Algorithm:
     """A method. Subclasses are frozen dataclasses (`@component`) whose fields are hyper-parameters.
 
     The class variables say what the method asks of the experiment, so that it can be refused before
-    the first round.
+    the first round. What its functions are given:
+
+    Parameters
+    ----------
+    fleet
+        The clients, the server and the places where phases run.
+    state
+        What the method carries from round to round: `init` makes it, `round` returns the next one.
+    t
+        The round, from 0.
+    client
+        Whose model is asked for, where models are `personal`; else None.
+    blueprint
+        Builds the configured network.
     """
 
     citation: ClassVar[str] = ""
@@ -472,28 +497,3 @@ class Algorithm:
     def clusters(self, state: State) -> Mapping[ClientId, int]:
         """Which cluster each client is in, for methods that cluster them."""
         return {}
-
-
-def check_weights(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
-    """The weights by ascending id, without zeros; refused when they cannot make a mean.
-
-    Parameters
-    ----------
-    weights
-        Of one mean, by client.
-    """
-    chosen = {client: float(weights[client]) for client in sorted(weights)}
-    for client, weight in chosen.items():
-        if not math.isfinite(weight) or weight < 0:
-            rule = "weights of a mean are finite and not negative"
-            raise ConfigError(broken(rule, f"{weight} (client {client})"))
-    total = sum(chosen.values())
-    if not 0 < total < math.inf:
-        rule = f"weights of a mean have a {'finite' if total else 'positive'} sum"
-        raise ConfigError(broken(rule, f"{total} over {len(chosen)}"))
-    # Scaled by a power of two, which is exact, so that no product with a weight leaves the range of
-    # float64.
-    exponent = math.frexp(total)[1]
-    return {
-        client: math.ldexp(weight, -exponent) for client, weight in chosen.items() if weight > 0
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,6 +173,17 @@ def test_heavy_libraries_wait_for_their_use(module: str, library: str) -> None:
     assert not [name for name in names if name.split(".")[0] == library]
 
 
+ARRAY_TYPE = re.compile(r"^(\w+) = NDArray\[", re.MULTILINE)
+
+
+def test_types_of_arrays_are_defined_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for name in ARRAY_TYPE.findall(path.read_text()):
+            homes.setdefault(name, []).append(inside(path))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 # -- sizes -----------------------------------------------------------------------------------------
 
 
@@ -218,6 +230,22 @@ def test_functions_fit_on_a_screen() -> None:
         if size > CODE_LINES
     }
     assert not long
+
+
+def test_helpers_do_not_come_from_test_modules() -> None:
+    """What several test modules need stands in a module of its own, which nobody collects."""
+    borrowed = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted(ROOT.glob("tests/**/*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and names_test_module(node)
+    }
+    assert not borrowed
+
+
+def names_test_module(node: ast.ImportFrom) -> bool:
+    words = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+    return any(word.startswith("test_") for word in words)
 
 
 def test_files_stay_readable() -> None:

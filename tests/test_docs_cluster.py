@@ -19,9 +19,9 @@ import click
 import pytest
 
 from rayfl.config.schema import load_config
+from tests.commands import environment
 from tests.docs_cluster_toys import BATCH_FILES, BLOCKS, COMMANDS, FILES, PAGE, command, manifest
 from tests.reliability.drills import ROOT
-from tests.test_job import environment
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

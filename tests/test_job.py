@@ -35,19 +35,6 @@ PATIENCE = 180.0
 TOKEN = secrets.token_hex(32)
 
 
-def environment() -> dict[str, str]:
-    """This test's own Ray and no other, with a token of its own; `python` is the one that runs the
-    tests."""
-    foreign = ("RAY_", "MLFLOW_")
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    return {
-        **inherited,
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": TOKEN,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-    }
-
-
 def page_exports() -> dict[str, str]:
     """What the handbook has one export before a head is started that is alone."""
     page = (ROOT / "docs" / "cluster.md").read_text()

@@ -20,8 +20,6 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rayfl.learn.augment.strong import Strong
-from rayfl.learn.augment.views import Weak
 from rayfl.methods import (
     AUGMENTATIONS,
     Algorithm,
@@ -39,7 +37,9 @@ from rayfl.methods import (
     Ref,
     SampleStream,
     Shard,
+    Strong,
     Vector,
+    Weak,
     blend_losses,
     component,
     draw_share,

@@ -33,7 +33,7 @@ from rayfl.learn.batches import Batch
 from rayfl.learn.copies import Frozen
 from rayfl.learn.divide import divide
 from rayfl.learn.judge import judge
-from rayfl.learn.local_fit import BatchLoss, Fit, Fitting
+from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.losses.entropy import negative_entropy, prior_divergence
 from rayfl.learn.losses.soft_cross_entropy import soft_cross_entropy
 from rayfl.learn.losses.squared_error import squared_error
@@ -98,57 +98,84 @@ def train_divided(
     if trust.whole:
         trained = yield Fit(w, loss=method.loss, settings=ONCE)
     else:
-        loss = mix_match(client, Frozen(client, peer, "peer"), trust, t, method)
+        loss = MixMatch(client, Frozen(client, peer, "peer"), trust, t, method)
         trained = yield Fit(w, loss=loss, keep=trust.labelled, settings=ONCE)
     return cast(Vector, trained.weights)
 
 
-def mix_match(client: Client, peer: Frozen, trust: Trust, t: int, method: DivideMix) -> BatchLoss:
-    """The loss of a labelled batch and as many unlabelled samples."""
-    unlabelled = SampleStream(client, keep=~trust.labelled)
-    augment = client.learner.training.augment
-    weights = trust.weights.astype(np.float32)
-    batches = math.ceil(trust.labelled.sum() / client.learner.training.batch_size)
-    prior = method.measure_prior(client)
+class MixMatch:
+    """The loss of a labelled batch and as many unlabelled samples.
 
-    def loss(net: nn.Module, batch: Batch) -> Tensor:
-        views, labels = refine_batch(net, batch)
-        # Never a sample twice in a batch: of a few likely wrong ones, repeated, half of every
-        # mixture would be made.
-        size = min(len(batch), len(unlabelled))
-        more = unlabelled.draw(size) if size else None
-        if more is not None:
-            guessed, guesses = guess_batch(net, more)
-            views, labels = views + guessed, labels + guesses
+    Parameters
+    ----------
+    client
+        Whose samples they are.
+    peer
+        The other network, which guesses too.
+    trust
+        How far each label is to be trusted.
+    t
+        The round.
+    method
+        The hyper-parameters.
+    """
+
+    def __init__(
+        self, client: Client, peer: Frozen, trust: Trust, t: int, method: DivideMix
+    ) -> None:
+        self.peer = peer
+        self.t = t
+        self.method = method
+        self.classes = client.classes
+        self.augment = client.learner.training.augment
+        self.weights = trust.weights.astype(np.float32)
+        self.unlabelled = SampleStream(client, keep=~trust.labelled)
+        self.batches = math.ceil(trust.labelled.sum() / client.learner.training.batch_size)
+        self.prior = method.measure_prior(client)
+
+    def __call__(self, net: nn.Module, batch: Batch) -> Tensor:
+        views, labels = self.refine(net, batch)
+        labelled = len(views) * len(batch)
+        guessed, guesses = self.guess(net, len(batch))
         mixed, rows = mix_rows(
-            torch.cat(views), torch.cat(labels), method.alpha, batch.generator, at_least_half=True
+            torch.cat(views + guessed),
+            torch.cat(labels + guesses),
+            self.method.alpha,
+            batch.generator,
+            at_least_half=True,
         )
-        labelled = 2 * len(batch)
         logits = net(mixed)
-        value = soft_cross_entropy(logits[:labelled], rows[:labelled]).mean()
-        value = value + prior_divergence(logits, prior)
-        if more is None:
+        supervised = soft_cross_entropy(logits[:labelled], rows[:labelled]).mean()
+        value = supervised + prior_divergence(logits, self.prior)
+        if not guessed:
             return value
         # Averaged over the classes too.
-        errors = squared_error(logits[labelled:], rows[labelled:]) / client.classes
-        reached = t + batch.step_in_epoch / batches
-        return value + method.weigh_guesses(reached) * errors.mean()
+        errors = squared_error(logits[labelled:], rows[labelled:]) / self.classes
+        reached = self.t + batch.step_in_epoch / self.batches
+        return value + self.method.weigh_guesses(reached) * errors.mean()
 
     @torch.no_grad()
-    def refine_batch(net: nn.Module, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-        views = [batch.x, batch.view(augment)]
+    def refine(self, net: nn.Module, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+        """Two views of a labelled batch, and its label for each: the given one as far as it is
+        trusted."""
+        views = [batch.x, batch.view(self.augment)]
         guess = average_guesses([net(x) for x in views])
-        truth = encode_labels(batch.y, client.classes)
-        refined = refine_labels(truth, guess, batch.take(weights))
-        return views, [sharpen(refined, method.temperature)] * 2
+        truth = encode_labels(batch.y, self.classes)
+        refined = refine_labels(truth, guess, batch.take(self.weights))
+        return views, [sharpen(refined, self.method.temperature)] * 2
 
     @torch.no_grad()
-    def guess_batch(net: nn.Module, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-        views = [batch.x, batch.view(augment)]
-        guess = average_guesses([ask(x) for ask in (net, peer) for x in views])
-        return views, [sharpen(guess, method.temperature)] * 2
-
-    return loss
+    def guess(self, net: nn.Module, size: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The same of at most so many unlabelled samples, whose labels both networks guess."""
+        # Never a sample twice in a batch: of a few likely wrong ones, repeated, half of every
+        # mixture would be made.
+        least = min(size, len(self.unlabelled))
+        more = self.unlabelled.draw(least) if least else None
+        if more is None:
+            return [], []
+        views = [more.x, more.view(self.augment)]
+        guess = average_guesses([ask(x) for ask in (net, self.peer) for x in views])
+        return views, [sharpen(guess, self.method.temperature)] * 2
 
 
 # -- at the server ---------------------------------------------------------------------------------

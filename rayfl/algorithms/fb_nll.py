@@ -36,8 +36,10 @@ from pydantic import Field
 
 from rayfl.algorithms import METHODS
 from rayfl.algorithms.fedavg import FedAvg
+from rayfl.algorithms.parts.leave_out import leave_out
 from rayfl.algorithms.parts.weighting import Equal
 from rayfl.algorithms.parts.within_clusters import WithinClusters
+from rayfl.arrays import Features, Floats
 from rayfl.component import Count, Fraction, Natural, component, neutral, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.estimate import (
@@ -74,9 +76,6 @@ from rayfl.protocol import (
 
 if TYPE_CHECKING:
     from torch import nn
-
-Floats = NDArray[np.float64]
-Features = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -369,7 +368,7 @@ class FbNllMinus(Algorithm):
         sketches = fleet.map(sketch, fleet.clients, q=self.q)
         # The server passes on what each user uploaded.
         directions = {k: sketches.ref(k) for k in sketches}
-        each = {k: {"others": {j: v for j, v in directions.items() if j != k}} for k in directions}
+        each = {k: {"others": leave_out(k, directions)} for k in directions}
         got = fleet.map(compare, directions, each=each, method=self)
         place = {k: i for i, k in enumerate(directions)}
         r = np.eye(len(directions))

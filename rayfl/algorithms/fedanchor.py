@@ -185,7 +185,8 @@ class FedAnchor(LabelsAtServer):
 
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)
-        batch, size = fleet.training.batch_size, fleet.size("labelled")
+        batch = fleet.training.batch_size
+        size = fleet.size("labelled")
         if batch > size:
             rule = f"a batch of FedAnchor's pairs ({batch}) is no larger than the labelled set"
             remedy = "Enlarge split.labelled, or reduce training.batch_size."

@@ -57,7 +57,15 @@ class FedAvg(Algorithm):
         return replace(state, model=self.aggregate(got, fleet))
 
     def aggregate(self, got: Replies, fleet: Fleet) -> Ref:
-        """The new global model: w <- sum_k n_k / n w_k, unless the slots say otherwise."""
+        """The new global model: w <- sum_k n_k / n w_k, unless the slots say otherwise.
+
+        Parameters
+        ----------
+        got
+            Replies whose updates are models.
+        fleet
+            Where they lie.
+        """
         return self.aggregation(got, self.weighting(got, fleet), fleet)
 
     def model(self, state: Global, fleet: Fleet, client: ClientId | None = None) -> Ref:

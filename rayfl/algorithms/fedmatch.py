@@ -325,7 +325,9 @@ class FedMatch(LabelsAtServer):
     def round(self, state: Disjoint, fleet: Fleet, t: int) -> Disjoint:
         alone = self.count_pretraining(fleet, t)
         served = self.train_part(state, fleet, alone or self.server_epochs)
-        sigma, psi, known = served["sigma"], state.psi, state.known
+        sigma = served["sigma"]
+        psi = state.psi
+        known = state.known
         if not alone:
             got = self.train_clients(state, sigma, fleet, t)
             known = {**known, **self.embed_clients(got, sigma, fleet)}

@@ -26,10 +26,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 import numpy as np
 import torch
 import torch.nn.functional as functional
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.arrays import Bools, Floats
 from rayfl.component import Count, Fraction, Natural, component, neutral
 from rayfl.estimate.mixture import LossMixture
 from rayfl.estimate.neighbours import (
@@ -49,9 +49,6 @@ from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Adjust, Fit, Fitting
 from rayfl.models.network import Network, Shape
 from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies, Vector
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 PROBE_SEED = 20221017
 

@@ -148,7 +148,8 @@ class Sharpness:
         sure
             Which of it are H.
         """
-        network, method = self.network, self.method
+        network = self.network
+        method = self.method
         logits = net(view)
         functional.cross_entropy(logits[sure], y[sure]).backward()  # type: ignore[no-untyped-call]
         before = network.parameters.clone()

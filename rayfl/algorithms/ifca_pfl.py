@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from rayfl.algorithms.fedavg import train
 from rayfl.algorithms.parts.empirical_loss import measure_loss
+from rayfl.arrays import Floats
 from rayfl.component import Count, component, neutral, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.losses import LOSSES
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
 from rayfl.protocol import Algorithm, Client, ClientId, Fleet, Out, Ref, Replies, Vector
 
-Floats = NDArray[np.float64]
 Clusters = NDArray[np.int64]
 
 

@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.algorithms.parts.empirical_loss import measure_loss
+from rayfl.algorithms.parts.leave_out import leave_out
+from rayfl.arrays import Floats
 from rayfl.component import Natural, NonNegative, component, slot
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.augment.base import Unchanged
@@ -34,8 +36,7 @@ from rayfl.learn.losses.base import SampleLoss
 from rayfl.learn.losses.symmetric_ce import SymmetricCrossEntropy
 from rayfl.protocol import Algorithm, Client, ClientId, Fleet, Out, Ref, Shard, Vector
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int32]
+BatchRows = NDArray[np.int32]
 Answers = Mapping[ClientId, Vector]
 """P_k on one public batch, by client."""
 
@@ -59,7 +60,7 @@ def begin_alone(client: Client, *, w: Vector | None) -> Out:
     return Out(state={"w": np.array(own)})
 
 
-def report_loss(client: Client, *, public: Shard, rows: Rows, method: RHFL) -> Out:
+def report_loss(client: Client, *, public: Shard, rows: BatchRows, method: RHFL) -> Out:
     """Lbar_k, and P_k on the first public batch."""
     loss = measure_loss(client, client.state["w"], method.loss)
     return Out({"loss": loss, "p": answer_batch(client, client.state["w"], public, rows)})
@@ -69,10 +70,10 @@ def distil(
     client: Client,
     *,
     public: Shard,
-    rows: Rows,
+    rows: BatchRows,
     answers: Answers,
     weights: Mapping[ClientId, float],
-    then: Rows | None,
+    then: BatchRows | None,
 ) -> Fitting[Out]:
     """One step towards the others' answers to a public batch; P_k on the next one."""
     before = client.state["w"]
@@ -96,7 +97,7 @@ def train_alone(client: Client, *, epochs: int | None, method: RHFL) -> Fitting[
     return Out({"_diverged": not finite}, state=state)
 
 
-def answer_batch(client: Client, w: Vector, public: Shard, rows: Rows) -> Vector:
+def answer_batch(client: Client, w: Vector, public: Shard, rows: BatchRows) -> Vector:
     """P_k: class probabilities of one public batch."""
     found: Vector = judge(client.on(public.x[rows]), w).probabilities.astype(np.float32)
     return found
@@ -191,7 +192,7 @@ class RHFL(Algorithm):
         assert found is not None, "every client has kept its first weights"
         return found
 
-    def cut_batches(self, order: NDArray[np.int64], fleet: Fleet) -> Iterator[Rows]:
+    def cut_batches(self, order: NDArray[np.int64], fleet: Fleet) -> Iterator[BatchRows]:
         """The public batches of a round."""
         size = fleet.training.batch_size
         stop = len(order) - len(order) % size if fleet.training.drop_last else len(order)
@@ -218,7 +219,7 @@ class RHFL(Algorithm):
         self,
         fleet: Fleet,
         cohort: list[ClientId],
-        batches: list[Rows],
+        batches: list[BatchRows],
         answers: Answers,
         weights: Mapping[ClientId, float],
     ) -> None:
@@ -229,7 +230,7 @@ class RHFL(Algorithm):
         for rows, then in zip(batches, [*batches[1:], None], strict=True):
             known = {k: p for k, p in answers.items() if np.isfinite(p).all()}
             losses.append(measure_collaboration(known, weights))
-            others = {k: {j: p for j, p in known.items() if j != k} for k in cohort}
+            others = {k: leave_out(k, known) for k in cohort}
             each: dict[ClientId, dict[str, Any]] = {
                 k: {"answers": taught} for k, taught in others.items() if taught
             }
@@ -301,11 +302,13 @@ def measure_collaboration(answers: Answers, weights: Mapping[ClientId, float]) -
         W of each client.
     """
     p = {k: np.maximum(rows.astype(np.float64), 1e-38) for k, rows in answers.items()}
-    losses = [
-        sum(weights[j] * measure_divergence(p[j], p[k]) for j in p if j != k)
-        for k in (p if len(p) > 1 else ())
-    ]
-    return float(np.mean(losses)) if losses else float("nan")
+    if len(p) < 2:
+        return float("nan")
+    losses = []
+    for k in p:
+        gaps = {j: measure_divergence(rows, p[k]) for j, rows in leave_out(k, p).items()}
+        losses.append(sum(weights[j] * gap for j, gap in gaps.items()))
+    return float(np.mean(losses))
 
 
 def measure_divergence(teacher: Floats, student: Floats) -> float:

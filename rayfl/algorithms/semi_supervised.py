@@ -150,7 +150,8 @@ class SemiSupervised(LabelsAtServer):
 
     def tune(self, state: Hosted, fleet: Fleet, t: int, alone: int) -> Served:
         """The server's passes over its labels."""
-        w, memory = state.host.model, state.optimiser
+        w = state.host.model
+        memory = state.optimiser
         if self.annealing == "none":
             return self.train_server(fleet, w, memory, alone)
         eta = anneal_signal(t / fleet.training.rounds, fleet.classes, self.annealing)

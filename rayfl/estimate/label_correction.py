@@ -193,16 +193,17 @@ def calibrate_correction(
     """
     samples = {c: check_features(clean[c], c) for c in sorted(clean)}
     # Every other sample: files are often sorted, and halves must look alike.
-    halves = [[part[side::2] for part in samples.values()] for side in (0, 1)]
-    if len(clean) < 2 or any(len(half) == 0 for half in halves[1]):
+    even = [part[0::2] for part in samples.values()]
+    odd = [part[1::2] for part in samples.values()]
+    if len(clean) < 2 or any(len(part) == 0 for part in odd):
         sizes = {c: len(np.asarray(part)) for c, part in clean.items()}
         raise DataError(broken("calibration needs two classes with two clean samples each", sizes))
-    first = decompose_features(halves[0])
-    second = decompose_features(halves[1])
+    first = decompose_features(even)
+    second = decompose_features(odd)
     within, between = _compare_halves(first, second, criterion)
     separable = within.min() > between.max()
     tau = (within.min() + between.max()) / 2 if separable else np.percentile(between, 99)
-    accuracy = [_classify_halves(halves, (first, second), rank) for rank in ranks]
+    accuracy = [_classify_halves((even, odd), (first, second), rank) for rank in ranks]
     best = int(np.argmax(accuracy))
     return Calibration(
         tau=float(tau),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from rayfl.arrays import Bools as Bools, Floats as Floats, Ints as Ints
+
 Pixels = NDArray[np.uint8]
 """Images, (N, height, width, channels), or what images are made of."""

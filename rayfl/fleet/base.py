@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rayfl.errors import ConfigError, PhaseError, broken
 from rayfl.fleet.accounts import Clock, Costs
 from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, count_bytes
+from rayfl.fleet.refusals import read_ids
 from rayfl.fleet.replies import FinishedMap, FleetReplies, Mean
 from rayfl.fleet.streams import Streams
 from rayfl.fleet.sums.updates import UpdateId
@@ -155,7 +156,7 @@ class BaseFleet(Fleet):
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> Replies:
-        return self._map(phase, sorted(set(clients)), each or {}, shared)
+        return self._map(phase, sorted(set(read_ids(clients))), each or {}, shared)
 
     def chain(
         self,
@@ -165,9 +166,10 @@ class BaseFleet(Fleet):
         each: Mapping[ClientId, Mapping[str, Any]] | None = None,
         **shared: Any,
     ) -> Replies:
-        if len(set(clients)) < len(clients):
-            raise ConfigError(broken("a chain visits each client once", list(clients)))
-        return self._map(phase, list(clients), each or {}, {"w": w, **shared}, chain=True)
+        order = read_ids(clients)
+        if len(set(order)) < len(order):
+            raise ConfigError(broken("a chain visits each client once", order))
+        return self._map(phase, order, each or {}, {"w": w, **shared}, chain=True)
 
     def _map(
         self,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import RayflError, broken
+from rayfl.fleet.refusals import explain_error, refuse_misfit_inputs
 from rayfl.fleet.stacking import (
     StackingPolicy,
     Visit,
@@ -217,10 +218,15 @@ class Executor:
         rng = self.stream_of(task)
         seed = self.learner.begin_visit(rng)
         client = self._client(task, rng)
-        if not task.inputs:
+        if task.inputs:
+            own = {key: self.resolve(value) for key, value in task.inputs.items()}
+            inputs = {**inputs, **own}
+        try:
             return begin_visit(client, seed, phase(client, **inputs))
-        own = {key: self.resolve(value) for key, value in task.inputs.items()}
-        return begin_visit(client, seed, phase(client, **{**inputs, **own}))
+        except TypeError:
+            who = "the server" if task.client < 0 else f"client {task.client}"
+            refuse_misfit_inputs(phase, inputs, f"{who}, round {task.t}")
+            raise
 
     def _client(self, task: Task, rng: np.random.Generator) -> Client:
         """Whom a phase sees: an examined client's update is looked at by the server, which has none
@@ -318,7 +324,8 @@ def lone_vector(update: Mapping[str, Vector]) -> Vector:
 def fail_visit(client: ClientId, error: Exception) -> Done:
     """The outcome of a phase that raised; called where the exception is being handled."""
     refusal = error if isinstance(error, RayflError) else None
-    return Done(client, error=traceback.format_exc(), refusal=refusal)
+    text = explain_error(error, traceback.format_exc())
+    return Done(client, error=text, refusal=refusal)
 
 
 def check_label_entries(client: Client, state: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ class Notes:
     def means(self) -> dict[str, float]:
         """One number a name; batches count by their samples."""
         return {
-            name: float(np.average([float(v) for v in values], weights=self._sizes[name]))
+            name: float(np.average(list(map(float, values)), weights=self._sizes[name]))
             for name, values in self._values.items()
         }
 
@@ -86,7 +86,7 @@ class Batch:
         return len(self.index)
 
     def take(self, values: NDArray[Any]) -> Tensor:
-        """This batch's rows of an array that has one for each of the client's samples."""
+        """This batch's rows of `values`, which has one for each of the client's samples."""
         return torch.from_numpy(values.take(self.index, axis=0)).to(self.learner.device)
 
     def view(self, augment: Augmentation | None = None) -> Tensor:
@@ -101,7 +101,7 @@ class Batch:
         return self.learner.normalise(pixels)
 
     def note(self, **values: Tensor | float) -> None:
-        """Keep the mean of something over the visit: `Trained.means`."""
+        """Keep the mean of these values over the visit, by name: `Trained.means`."""
         for name, value in values.items():
             self.notes.add(name, value, len(self.index))
 

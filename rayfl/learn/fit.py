@@ -81,7 +81,7 @@ class Course:
             name: opened.enter_context(self._open_descent(name, settings))
             for name in self.residents
         }
-        self.loss = as_batch_loss(wish, client)
+        self.loss = _as_batch_loss(wish, client)
         lone = list(self.residents) == [LONE] and not isinstance(wish.weights, Mapping)
         nets = {name: resident.net for name, resident in self.residents.items()}
         self.subject: Any = nets[LONE] if lone else nets
@@ -141,7 +141,7 @@ class Change:
         self.anchor: Tensor | None = None
         if wish.pull is not None:
             self.strength = wish.pull.strength
-            self.anchor = pull_anchor(wish.pull, resident)
+            self.anchor = _pull_anchor(wish.pull, resident)
         self.any = any(
             part is not None for part in (self.adjust, self.clip, self.drift, self.anchor)
         )
@@ -160,7 +160,7 @@ class Change:
             clip_rows(gradient[None], self.clip)
 
 
-def pull_anchor(pull: Pull, resident: Resident) -> Tensor:
+def _pull_anchor(pull: Pull, resident: Resident) -> Tensor:
     """The parameters that a proximal term pulls to."""
     return resident.tensor_of(pull.anchor[: resident.n_parameters])
 
@@ -171,7 +171,7 @@ def clip_rows(gradients: Tensor, limit: float) -> None:
     gradients.mul_((limit / (norms + 1e-6)).clamp(max=1.0))
 
 
-def as_batch_loss(wish: Fit, client: Trainee) -> BatchLoss:
+def _as_batch_loss(wish: Fit, client: Trainee) -> BatchLoss:
     """The loss of a batch, whichever way it was given."""
     loss = wish.loss
     if not isinstance(loss, SampleLoss):

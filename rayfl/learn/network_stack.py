@@ -35,7 +35,7 @@ class Stack:
     def __init__(self, resident: Resident, copies: int) -> None:
         self.parameters = torch.empty(copies, resident.n_parameters, device=resident.flat.device)
         self.gradient = torch.zeros_like(self.parameters)
-        self.spans = dict(find_spans(resident))
+        self.spans = dict(_find_spans(resident))
         self.net = resident.net
         self.layers = list_layers(resident.net)
         self._rows: dict[int, Rows] = {}
@@ -65,11 +65,11 @@ class Rows:
         self.net = stack.net
         self.layers = stack.layers
         self.leaves = {
-            name: shape_rows(stack.parameters[:copies, span], like).requires_grad_()
+            name: _shape_rows(stack.parameters[:copies, span], like).requires_grad_()
             for name, (span, like) in stack.spans.items()
         }
         self.gradients = {
-            name: shape_rows(stack.gradient[:copies, span], like)
+            name: _shape_rows(stack.gradient[:copies, span], like)
             for name, (span, like) in stack.spans.items()
         }
         kinds = [type(layer) for _, layer in self.layers or []]
@@ -79,7 +79,7 @@ class Rows:
     def forward(self, x: Tensor) -> Tensor:
         """Logits (copy, image, class) of images (copy, image, ...)."""
         if self.layers is not None:
-            return apply_layers(self.layers, self.leaves, x)
+            return _apply_layers(self.layers, self.leaves, x)
 
         def one(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             answered: Tensor = torch.func.functional_call(self.net, parameters, (x,))
@@ -102,7 +102,7 @@ class Rows:
         layers = self.layers or []
         entered = [x]
         for named_layer in layers:
-            entered.append(apply_layers([named_layer], self.leaves, entered[-1]))
+            entered.append(_apply_layers([named_layer], self.leaves, entered[-1]))
         slope = slope_of(entered.pop())
         for i, (name, layer) in reversed(list(enumerate(layers))):
             if isinstance(layer, nn.ReLU):
@@ -119,7 +119,7 @@ class Rows:
                     slope = torch.bmm(slope, self.leaves[f"{name}.weight"])
 
 
-def find_spans(resident: Resident) -> Iterator[tuple[str, tuple[slice, Tensor]]]:
+def _find_spans(resident: Resident) -> Iterator[tuple[str, tuple[slice, Tensor]]]:
     """Where each named parameter lies in a row, and a tensor of its shape."""
     names = {id(parameter): name for name, parameter in resident.net.named_parameters()}
     start = 0
@@ -128,7 +128,7 @@ def find_spans(resident: Resident) -> Iterator[tuple[str, tuple[slice, Tensor]]]
         start += tensor.numel()
 
 
-def shape_rows(rows: Tensor, like: Tensor) -> Tensor:
+def _shape_rows(rows: Tensor, like: Tensor) -> Tensor:
     """A matrix of rows as tensors of one shape; convolution kernels channels-last, as in a single
     network."""
     start, stride = rows.storage_offset(), rows.stride(0)
@@ -154,7 +154,7 @@ def list_layers(net: nn.Module, name: str = "") -> list[tuple[str, nn.Module]] |
     return chain
 
 
-def apply_layers(
+def _apply_layers(
     layers: Sequence[tuple[str, nn.Module]], leaves: dict[str, Tensor], x: Tensor
 ) -> Tensor:
     """The chain of layers for every copy at once."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rayfl.errors import RayflError, broken
 from rayfl.learn.resident import Vector
 from rayfl.learn.training import LocalTraining
 
@@ -78,7 +79,7 @@ class Sgd:
     @torch.no_grad()
     def step(self, factor: float = 1.0) -> None:
         for weights, gradient, velocity in self.pieces:
-            take_sgd_step(weights, gradient, velocity, self.settings, factor)
+            _take_sgd_step(weights, gradient, velocity, self.settings, factor)
 
     def narrow(self, rows: int) -> None:
         self.pieces = [
@@ -87,11 +88,12 @@ class Sgd:
         ]
 
     def dump(self) -> Vector:
-        return flatten_memory(self.velocity if self.settings.momentum else self.velocity[:0])
+        return _flatten_memory(self.velocity if self.settings.momentum else self.velocity[:0])
 
     def resume(self, memory: Vector) -> None:
         if self.settings.momentum:
-            self.velocity.copy_(make_tensor(memory))
+            _refuse_foreign_memory(memory, self.velocity.numel())
+            self.velocity.copy_(_make_tensor(memory))
 
 
 class LooseSgd:
@@ -101,7 +103,8 @@ class LooseSgd:
     again takes several times as long as the step itself."""
 
     def __init__(self, tensors: Sequence[Tensor], settings: LocalTraining) -> None:
-        self.tensors, self.settings = tensors, settings
+        self.tensors = tensors
+        self.settings = settings
         self.velocities = [
             torch.zeros_like(tensor) if settings.momentum else None for tensor in tensors
         ]
@@ -116,10 +119,10 @@ class LooseSgd:
             # A parameter that no loss has reached still decays, and keeps its momentum.
             gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
             moving = gradient if velocity is None else velocity
-            take_sgd_step(tensor, gradient, moving, self.settings, factor)
+            _take_sgd_step(tensor, gradient, moving, self.settings, factor)
 
 
-def take_sgd_step(
+def _take_sgd_step(
     weights: Tensor,
     gradient: Tensor,
     velocity: Tensor,
@@ -140,8 +143,11 @@ class Adam:
     BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
     def __init__(self, trained: FlatParameters, settings: LocalTraining) -> None:
-        self.weights, self.gradient, self.settings = trained.parameters, trained.gradient, settings
-        self.first, self.second = torch.zeros_like(self.gradient), torch.zeros_like(self.gradient)
+        self.settings = settings
+        self.weights = trained.parameters
+        self.gradient = trained.gradient
+        self.first = torch.zeros_like(self.gradient)
+        self.second = torch.zeros_like(self.gradient)
         self.steps = 0
 
     def clear(self) -> None:
@@ -167,12 +173,13 @@ class Adam:
 
     def dump(self) -> Vector:
         # float32 counts exactly up to 2^24 steps
-        return flatten_memory(self.first.new_tensor([self.steps]), self.first, self.second)
+        return _flatten_memory(self.first.new_tensor([self.steps]), self.first, self.second)
 
     def resume(self, memory: Vector) -> None:
+        _refuse_foreign_memory(memory, 1 + self.first.numel() + self.second.numel())
         self.steps = int(memory[0])
         for moment, saved in zip(
-            (self.first, self.second), make_tensor(memory[1:]).chunk(2), strict=True
+            (self.first, self.second), _make_tensor(memory[1:]).chunk(2), strict=True
         ):
             moment.copy_(saved)
 
@@ -192,10 +199,18 @@ def make_optimiser(
     return made
 
 
-def flatten_memory(*parts: Tensor) -> Vector:
+def _refuse_foreign_memory(memory: Vector, size: int) -> None:
+    """An optimiser goes on with what it left itself, on the same network."""
+    if memory.shape != (size,):
+        rule = f"an optimiser's memory is a vector of {size} numbers for this network"
+        remedy = "Give it Trained.memory of the same network, under the same settings."
+        raise RayflError(broken(rule, f"one of shape {memory.shape}", remedy))
+
+
+def _flatten_memory(*parts: Tensor) -> Vector:
     """Tensors one behind the other, as numbers of their own."""
     return np.concatenate([part.cpu().numpy() for part in parts])
 
 
-def make_tensor(memory: Vector) -> Tensor:
+def _make_tensor(memory: Vector) -> Tensor:
     return torch.from_numpy(np.array(memory, copy=not memory.flags.writeable))

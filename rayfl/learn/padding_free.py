@@ -47,13 +47,13 @@ class Axis:
 
 def leave_out_padding(resident: Resident, image: Image) -> None:
     """Change every convolution of a resident network that has much to do with padding."""
-    for conv, size in list(sizes_met(resident.net, image)):
-        rows, columns = (narrow_axis(conv, which, size[which]) for which in (0, 1))
+    for conv, size in list(_sizes_met(resident.net, image)):
+        rows, columns = (_narrow_axis(conv, which, size[which]) for which in (0, 1))
         if rows is not None and columns is not None:
-            narrow_convolution(resident, conv, size, rows, columns)
+            _narrow_convolution(resident, conv, size, rows, columns)
 
 
-def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
+def _sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
     """The convolutions that have a kernel to themselves and meet inputs of one size, with that
     size."""
     met: dict[nn.Conv2d, set[Size]] = {}
@@ -81,7 +81,7 @@ def sizes_met(net: nn.Module, image: Image) -> Iterator[tuple[nn.Conv2d, Size]]:
             yield conv, sizes.pop()
 
 
-def narrow_axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
+def _narrow_axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
     """An axis without the taps that meet padding only; None where no padding that is the same on
     both sides makes the others answer as many positions as the whole kernel does."""
     # Reflected or circular padding is no zero: every tap meets something.
@@ -110,7 +110,7 @@ def narrow_axis(conv: nn.Conv2d, which: int, size: int) -> Axis | None:
     return Axis(slice(first, last + 1), needed, positions, found)
 
 
-def narrow_convolution(
+def _narrow_convolution(
     resident: Resident, conv: nn.Conv2d, size: Size, rows: Axis, columns: Axis
 ) -> None:
     """Show a convolution its block of the kernel, and compute it tap by tap where the whole meets
@@ -129,18 +129,18 @@ def narrow_convolution(
     if block != kernel:
         slopes = resident.narrow(conv.weight, (slice(None), slice(None), rows.block, columns.block))
         conv.padding, conv.kernel_size = (rows.padding, columns.padding), block
-    conv.register_forward_pre_hook(check_input_size(size))
+    conv.register_forward_pre_hook(_check_input_size(size))
     if tapwise:
         taps = Taps(
-            list(list_meeting_taps(rows, columns)), rows.positions, columns.positions, slopes
+            list(_list_meeting_taps(rows, columns)), rows.positions, columns.positions, slopes
         )
         conv._conv_forward = taps.convolved  # type: ignore[method-assign, assignment]
     elif slopes is not None:
         # torch itself adds in place only to a gradient that lies densely.
-        conv.weight.register_post_accumulate_grad_hook(make_delivery(slopes))  # type: ignore[no-untyped-call]
+        conv.weight.register_post_accumulate_grad_hook(_make_delivery(slopes))  # type: ignore[no-untyped-call]
 
 
-def list_meeting_taps(rows: Axis, columns: Axis) -> Iterator[Tap]:
+def _list_meeting_taps(rows: Axis, columns: Axis) -> Iterator[Tap]:
     """The taps of a block that meet anything."""
     for row, (down, up) in enumerate(rows.taps):
         for column, (right, left) in enumerate(columns.taps):
@@ -148,7 +148,7 @@ def list_meeting_taps(rows: Axis, columns: Axis) -> Iterator[Tap]:
                 yield Tap(row, column, (down, right), (up, left))
 
 
-def make_delivery(place: Tensor) -> Callable[[Tensor], None]:
+def _make_delivery(place: Tensor) -> Callable[[Tensor], None]:
     """Adds a parameter's fresh gradient to where it belongs."""
 
     def deliver(parameter: Tensor) -> None:
@@ -159,7 +159,7 @@ def make_delivery(place: Tensor) -> Callable[[Tensor], None]:
     return deliver
 
 
-def check_input_size(size: Size) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+def _check_input_size(size: Size) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     """A check that a narrowed convolution meets what it was narrowed for."""
 
     def check(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:

@@ -10,9 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rayfl.arrays import Labels
 from rayfl.errors import DataError, broken
-
-Labels = NDArray[np.int64]
 
 
 class Owner(Protocol):

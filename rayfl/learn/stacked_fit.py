@@ -293,10 +293,10 @@ class StackedChange:
         device = stack.parameters.device
         self.anchors: Tensor | None = None
         if pulls:
-            self.anchors = common_rows([pull.anchor[:length] for pull in pulls]).to(device)
+            self.anchors = _common_rows([pull.anchor[:length] for pull in pulls]).to(device)
             strengths = np.array([[pull.strength] for pull in pulls], np.float32)
             self.strengths = torch.from_numpy(strengths).to(device)
-        self.drifts = common_rows(drifts).to(device) if drifts else None
+        self.drifts = _common_rows(drifts).to(device) if drifts else None
 
     @torch.no_grad()
     def apply(self, copies: int) -> None:
@@ -310,7 +310,7 @@ class StackedChange:
             clip_rows(gradient, self.clip)
 
 
-def common_rows(vectors: Sequence[Vector]) -> Tensor:
+def _common_rows(vectors: Sequence[Vector]) -> Tensor:
     """Vectors as rows; one row for all where they are one and the same memory."""
     first = vectors[0]
     # Slices of one array are new objects, and so it is the memory that tells.

@@ -53,41 +53,43 @@ class Tapwise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, of: Taps) -> Tensor:
-        pixels = channels_behind(x)
+        pixels = _channels_behind(x)
         ctx.save_for_backward(pixels, weight)
         ctx.of, ctx.dtype = of, x.dtype
         answer = pixels.new_zeros(len(x), of.height, of.width, len(weight))
         for tap in of.taps:
-            add_rows(answer, tap.positions, take_rows(pixels, tap.pixels) @ tap.matrix(weight).t())
+            _add_rows(
+                answer, tap.positions, _take_rows(pixels, tap.pixels) @ tap.matrix(weight).t()
+            )
         return answer.permute(0, 3, 1, 2).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:
         pixels, weight = ctx.saved_tensors
         answer, back = (
-            channels_behind(slope),
+            _channels_behind(slope),
             torch.zeros_like(pixels) if ctx.needs_input_grad[0] else None,
         )
         for tap in ctx.of.taps:
-            sloping = take_rows(answer, tap.positions)
+            sloping = _take_rows(answer, tap.positions)
             if ctx.of.slopes is not None:
-                tap.matrix(ctx.of.slopes).addmm_(sloping.t(), take_rows(pixels, tap.pixels))
+                tap.matrix(ctx.of.slopes).addmm_(sloping.t(), _take_rows(pixels, tap.pixels))
             if back is not None:
-                add_rows(back, tap.pixels, sloping @ tap.matrix(weight))
+                _add_rows(back, tap.pixels, sloping @ tap.matrix(weight))
         return None if back is None else back.permute(0, 3, 1, 2).to(ctx.dtype), None, None
 
 
-def channels_behind(x: Tensor) -> Tensor:
+def _channels_behind(x: Tensor) -> Tensor:
     """(image, row, column, channel), which is how channels-last images lie."""
     return x.to(torch.float32).permute(0, 2, 3, 1)
 
 
-def take_rows(images: Tensor, part: Part) -> Tensor:
+def _take_rows(images: Tensor, part: Part) -> Tensor:
     """A part of all images as a matrix, a row for each pixel."""
     return images[:, part[0], part[1]].flatten(0, 2)
 
 
-def add_rows(images: Tensor, part: Part, rows: Tensor) -> None:
+def _add_rows(images: Tensor, part: Part, rows: Tensor) -> None:
     """Add a matrix to a part of all images."""
     place = images[:, part[0], part[1]]
     place.add_(rows.view(place.shape))

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rayfl.arrays import Features
 from rayfl.errors import StorageError, broken
-
-Features = NDArray[np.float32]
 
 _log = logging.getLogger(__name__)
 

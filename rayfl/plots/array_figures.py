@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.arrays import Floats
 from rayfl.plots.style import BLUE, INK, escape_math, make_figure
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ MOST_SIZE = 1e30
 """What is larger is drawn as this large: scales of colour and place are computed in floats."""
 NUMBERS = "biufc"
 """The kinds of numpy's types that are numbers: truth values, whole, real, complex."""
-
-Floats = NDArray[np.float64]
 
 
 def convert_to_numbers(array: NDArray[Any]) -> Floats | None:

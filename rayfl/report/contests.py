@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rayfl.arrays import Floats
 from rayfl.config.schema import PLACE, Config
 from rayfl.errors import RayflError
 from rayfl.ledger.rows import Row
-from rayfl.report.inference import Interval, Vector, mean_interval, measure_stability, rank_methods
+from rayfl.report.inference import Interval, mean_interval, measure_stability, rank_methods
 from rayfl.report.material import join_titles
 from rayfl.report.slots import find_compared_axis
 from rayfl.study.recorded import RecordedStudy
@@ -101,11 +102,11 @@ class Contest:
         plain = [each for each in named if _is_plain(each.settings)]
         return plain[0] if len(plain) == 1 else None
 
-    def table(self) -> Vector:
+    def table(self) -> Floats:
         """Rivals by common seeds."""
         return np.array([[each.values[seed] for seed in self.seeds] for each in self.rivals])
 
-    def ranks(self) -> tuple[Vector, Vector]:
+    def ranks(self) -> tuple[Floats, Floats]:
         """The rivals' ranks by the common seeds, and how stable they are: `measure_stability`."""
         values = self.table()
         lower = self.score.lower_is_better

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.arrays import Floats
 from rayfl.errors import RayflError
 from rayfl.plots.style import (
     GREEN,
@@ -46,7 +47,6 @@ ANCHORS = 5
 EXAMPLES = 4
 """Images on either side of an anchor's row."""
 
-Floats = NDArray[np.float64]
 
 # -- t-SNE -----------------------------------------------------------------------------------------
 

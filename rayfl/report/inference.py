@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Vector = NDArray[np.float64]
+from rayfl.arrays import Floats
 
 LEVEL = 0.95
 DRAWS = 4000
@@ -107,7 +107,7 @@ def resample_places(count: int) -> NDArray[np.int64]:
     return np.random.default_rng(0).integers(0, count, (DRAWS, count))
 
 
-def bootstrap_interval(values: Vector, measure: Callable[[Vector], float]) -> Interval:
+def bootstrap_interval(values: Floats, measure: Callable[[Floats], float]) -> Interval:
     """The middle 95 % of a measure of means over seeds.
 
     Parameters
@@ -127,14 +127,14 @@ def bootstrap_interval(values: Vector, measure: Callable[[Vector], float]) -> In
     return Interval(float(low), float(high))
 
 
-def rank_methods(means: Vector, lower_is_better: bool = False) -> Vector:
+def rank_methods(means: Floats, lower_is_better: bool = False) -> Floats:
     """Ranks from 1, the best; methods that are level share theirs."""
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(means if lower_is_better else -means))
 
 
-def measure_stability(values: Vector, lower_is_better: bool = False) -> Vector:
+def measure_stability(values: Floats, lower_is_better: bool = False) -> Floats:
     """How often a method keeps its rank, and the least and the greatest rank that it has in 95 % of
     the resamples: a row a method, `share, best, worst`; nan of one seed.
 
@@ -154,7 +154,7 @@ def measure_stability(values: Vector, lower_is_better: bool = False) -> Vector:
     return np.column_stack([(drawn == whole).mean(axis=0), np.floor(low), np.ceil(high)])
 
 
-def measure_kendall(ours: Sequence[float] | Vector, printed: Sequence[float] | Vector) -> float:
+def measure_kendall(ours: Sequence[float] | Floats, printed: Sequence[float] | Floats) -> float:
     """Kendall's tau-b; nan where all values of a side are the same."""
     from scipy.stats import kendalltau
 

@@ -3,15 +3,18 @@ model; in its directory and in MLflow."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayfl.config.schema import Config
 from rayfl.config.secrets import mask_secrets
@@ -134,7 +137,19 @@ def _save_arrays(path: Path, scenario: Scenario, outcome: Outcome) -> None:
         arrays["confusion"] = outcome.verdict.confusion
     if scenario.realised is not None:
         arrays["noise_rate"] = scenario.realised
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    # On the disk before the result, which says that all is there.
+    write_file(path, _pack_arrays(arrays))
+
+
+def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """What np.savez_compressed writes; it takes `file` for an argument, and a method names its
+    arrays as it likes."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
+    return packed.getvalue()
 
 
 def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:

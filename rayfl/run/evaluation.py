@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.config.schema import Config
+from rayfl.errors import PhaseError, broken
 from rayfl.estimate import (
     adjusted_rand_index,
     average_known,
@@ -199,6 +200,8 @@ class Judge:
         wanted: dict[str, dict[ClientId | None, Model]] = {OWN: dict(self.models(state))}
         for owner in wanted[OWN]:
             for name, model in self.method.further_models(state, self.fleet, owner).items():
+                for part in model if isinstance(model, tuple) else (model,):
+                    self._refuse_no_reference(part, "further_models", owner)
                 wanted.setdefault(name, {})[owner] = model
         # Clients of one cluster have one model, which is tested once.
         numbers: dict[object, int] = {}
@@ -289,9 +292,18 @@ class Judge:
     def models(self, state: State) -> dict[ClientId | None, Ref]:
         """The model of each client where they differ, else the one of all."""
         method = self.method
-        if not method.personal:
-            return {None: method.model(state, self.fleet)}
-        return {client: method.model(state, self.fleet, client) for client in self.fleet.clients}
+        owners = self.fleet.clients if method.personal else [None]
+        models = {client: method.model(state, self.fleet, client) for client in owners}
+        for client, model in models.items():
+            self._refuse_no_reference(model, "model", client)
+        return models
+
+    def _refuse_no_reference(self, model: object, verb: str, client: ClientId | None) -> None:
+        if not isinstance(model, Ref):
+            whose = "" if client is None else f" (client {client})"
+            rule = f"{type(self.method).__name__}.{verb} gives references to weights{whose}"
+            remedy = "Means are references; fleet.put(array) makes one of an array."
+            raise PhaseError(broken(rule, type(model).__name__, remedy))
 
     def _global_metrics(self, tested: Tested) -> dict[str, float]:
         found = dict(metrics.summarise_confusion(tested.confusion, tested.loss))

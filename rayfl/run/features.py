@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.arrays import Features
 from rayfl.fleet.base import BaseFleet
-from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, slice_rows
+from rayfl.models.feature_store import FeatureKey, FeatureStore, slice_rows
 from rayfl.protocol import SERVER, Algorithm, Client, Out, Shard
 
 PART = 1024
@@ -111,7 +112,8 @@ def encode_rows(
     rows: NDArray[np.int64],
 ) -> Features:
     """Some rows of one named set, a handful of parts at a time."""
-    parts, done = slice_rows(len(rows), PART), [np.zeros((0, 0), np.float32)]
+    parts = slice_rows(len(rows), PART)
+    done = [np.zeros((0, 0), np.float32)]
     for start in range(0, len(parts), PARTS_AT_ONCE):
         each = {
             SERVER - i: {"rows": rows[part]}

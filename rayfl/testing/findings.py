@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from rayfl.testing.bench import Bench
 
 Status = Literal["holds", "broken", "untried"]
+
+_LIBRARIES = ("site-packages", sysconfig.get_paths()["stdlib"], 'File "<')
+"""Parts of a traceback's places that are not in an author's file."""
 
 
 class BrokenPromise(Exception):
@@ -129,11 +133,12 @@ def _format_value(value: float | None) -> str:
 
 
 def _cut_traceback(text: str) -> str:
-    """Of a message with a traceback: its first line, the last place outside this package, and what
-    was raised."""
+    """Of a message with a traceback: its first line, the last place in the author's own files, and
+    what was raised."""
     lines = text.splitlines()
     if not any(line.startswith("Traceback") for line in lines):
         return text
     package = str(Path(__file__).parents[1])
     places = [line for line in lines if line.lstrip().startswith("File ") and package not in line]
-    return "\n".join([lines[0], *places[-1:], lines[-1]])
+    own = [line for line in places if not any(part in line for part in _LIBRARIES)]
+    return "\n".join([lines[0], *(own or places)[-1:], lines[-1]])

@@ -4,8 +4,9 @@ The promises themselves are `rayfl.testing`'s: methods outside the package keep 
 
 from __future__ import annotations
 
+import importlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,15 @@ class Row:
         )
 
 
+def iterate_rows() -> Iterator[Row]:
+    """All rows: every method's own test file has some, as `ROWS`."""
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        # Whoever asks for the rows has none itself, and may be half imported.
+        if "iterate_rows" not in path.read_text():
+            module = importlib.import_module(f"tests.algorithms.{path.stem}")
+            yield from getattr(module, "ROWS", [])
+
+
 def toy_config(
     row: Row, output: Path, method: Mapping[str, Any] | None = None, **more: Any
 ) -> Config:
@@ -112,4 +122,14 @@ def model_norms(outcome: Outcome) -> list[float]:
     return [float(np.linalg.norm(vector.astype(np.float64))) for vector in outcome.models.values()]
 
 
-__all__ = ["TOY", "Benches", "Row", "facts", "model_norms", "run_toy", "shortened", "toy_config"]
+__all__ = [
+    "TOY",
+    "Benches",
+    "Row",
+    "facts",
+    "iterate_rows",
+    "model_norms",
+    "run_toy",
+    "shortened",
+    "toy_config",
+]

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rayfl.config.files import merge_settings
-from rayfl.errors import ConfigError
 from rayfl.run.engine import Outcome
 from tests.algorithms.conformance import Row, run_toy, shortened, toy_config
 
@@ -52,27 +49,3 @@ def run_row(row: Row, folder: Path, rounds: int = 2, name: str = "own", **more: 
     method = merge_settings(row.method, more.pop("method", {}))
     other = Row(row.name, method, merge_settings(row.config, more))
     return run_toy(shortened(toy_config(other, folder), rounds), directory=name)[0]
-
-
-def refuse_unfit_federations(row: Row, folder: Path) -> None:
-    """What every method with labels at the server refuses before its first round."""
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"split": None}, r"needs the set 'labelled'.*Set split\.labelled"),
-        (
-            {"split": {"labelled": {"total": 2}}},
-            r"a labelled image of every class; got none of class .*Raise split\.labelled",
-        ),
-        (
-            {"training": {"batch_size": 41, "drop_last": True}},
-            r"fills a batch of 41; got 40 images.*Enlarge split\.labelled",
-        ),
-    ]
-    for number, (more, match) in enumerate(cases):
-        settings = merge_settings(row.config, more)
-        if more.get("split", 0) is None:
-            settings.pop("split")
-        if "total" in ((more.get("split") or {}).get("labelled") or {}):
-            settings["split"] = more["split"]
-        broken = Row(row.name, row.method, settings)
-        with pytest.raises(ConfigError, match=match):
-            run_toy(toy_config(broken, folder), directory=str(number))

@@ -1,14 +1,11 @@
 """The conformance table: every method, the same promises.
 
-A method's rows stand in its own test file as `ROWS`; this file finds them and holds each to all
-promises."""
+A method's rows stand in its own test file as `ROWS`; each is held to all promises."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ from rayfl.testing import ON_RAY, PROMISES, QUICK
 from tests.algorithms.conformance import (
     Benches,
     Row,
+    iterate_rows,
     model_norms,
     run_toy,
     shortened,
@@ -28,16 +26,7 @@ from tests.algorithms.conformance import (
 )
 from tests.fingerprint import describe_arithmetic
 
-HERE = Path(__file__).parent
-GOLDEN = HERE.parent / "golden"
-
-
-def iterate_rows() -> Iterator[Row]:
-    for path in sorted(HERE.glob("test_*.py")):
-        if path.name != Path(__file__).name:
-            yield from getattr(importlib.import_module(f"tests.algorithms.{path.stem}"), "ROWS", [])
-
-
+GOLDEN = Path(__file__).parents[1] / "golden"
 TABLE = list(iterate_rows())
 
 every_row = pytest.mark.parametrize("row", TABLE, ids=str)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from rayfl.algorithms import dividemix
 from rayfl.algorithms.dividemix import (
     DivideMix,
+    MixMatch,
     Trust,
     co_divide,
     co_train,
-    mix_match,
     train_divided,
 )
 from rayfl.arrays import Bools
@@ -199,7 +199,7 @@ def first_batch(labelled: Bools, **settings: Any) -> tuple[Recorder, Tensor]:
     learner = learner_of()
     client = client_of(learner, len(labelled))
     peer = Frozen(client, learner.first_weights(1), "peer")
-    loss = mix_match(client, peer, trust_of(labelled), 200, DivideMix(**settings))
+    loss = MixMatch(client, peer, trust_of(labelled), 200, DivideMix(**settings))
     net = Recorder()
     value = loss(net, next(draw_batches(client, learner.training, labelled)))
     assert value is not None
@@ -230,7 +230,7 @@ def test_nothing_mixed_and_sure_labels_are_cross_entropy() -> None:
     labelled = np.ones(20, np.bool_)
     client = client_of(learner)
     peer = Frozen(client, learner.first_weights(1), "peer")
-    loss = mix_match(client, peer, trust_of(labelled), 200, DivideMix(alpha=0.0))
+    loss = MixMatch(client, peer, trust_of(labelled), 200, DivideMix(alpha=0.0))
     net = Recorder()
     batch = next(draw_batches(client, learner.training, labelled))
     value = loss(net, batch)

@@ -22,7 +22,7 @@ from rayfl.learn.augment.base import Unchanged
 from rayfl.models.network import Network
 from rayfl.protocol import Client, Shard
 from tests.algorithms.conformance import Row, run_toy, toy_config
-from tests.algorithms.semi_toys import SERVED, STRONG, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, STRONG, run_row
 from tests.learn.kit import first_weights, make_client, make_learner
 from tests.phases import run_phase
 
@@ -119,10 +119,6 @@ def test_pairs_need_a_labelled_set_of_a_batch(tmp_path: Path) -> None:
     row = Row("pairs", METHOD, {**SERVED, "training": {**SERVED["training"], "batch_size": 41}})
     with pytest.raises(ConfigError, match=r"pairs \(41\) is no larger.*got 40 images.*Enlarge"):
         run_toy(toy_config(row, tmp_path))
-
-
-def test_unfit_federations_are_refused(tmp_path: Path) -> None:
-    refuse_unfit_federations(ROWS[0], tmp_path)
 
 
 def test_clients_rest_while_the_server_pretrains(tmp_path: Path) -> None:

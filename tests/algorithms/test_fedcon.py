@@ -28,7 +28,7 @@ from rayfl.learn.resident import Resident
 from rayfl.models.network import Network
 from rayfl.protocol import Client, Out, Shard, Vector
 from tests.algorithms.conformance import Row
-from tests.algorithms.semi_toys import SERVED, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, run_row
 from tests.learn.kit import first_weights, make_client, make_learner
 from tests.phases import run_phase
 
@@ -212,10 +212,6 @@ def test_passes_of_a_round(tmp_path: Path) -> None:
     found = run_row(ROWS[0], tmp_path, 1).history[0]["metrics"]
     assert found["cost/forward"] == 2 * found["cost/backward"]
     assert found["cost/server_forward"] == 2 * found["cost/server_backward"] == 320
-
-
-def test_unfit_federations_are_refused(tmp_path: Path) -> None:
-    refuse_unfit_federations(ROWS[0], tmp_path)
 
 
 def test_clients_rest_while_the_server_pretrains(tmp_path: Path) -> None:

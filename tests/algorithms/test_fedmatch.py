@@ -29,7 +29,7 @@ from rayfl.learn.batches import draw_batches
 from rayfl.learn.losses.distillation import kl_divergence
 from rayfl.protocol import Client, Out, Shard
 from tests.algorithms.conformance import Row
-from tests.algorithms.semi_toys import SERVED, STRONG, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, STRONG, run_row
 from tests.algorithms.toys import fleet_of_numbers
 from tests.learn.kit import build_normed, first_weights, make_client, make_learner
 from tests.phases import run_phase
@@ -210,10 +210,6 @@ def test_a_pull_that_overshoots_is_refused(tmp_path: Path) -> None:
             method={"lambda_l2": 10.0},
             training={"optimizer": "sgd", "lr": 0.1},
         )
-
-
-def test_unfit_federations_are_refused(tmp_path: Path) -> None:
-    refuse_unfit_federations(ROWS[0], tmp_path)
 
 
 def test_clients_rest_while_the_server_pretrains(tmp_path: Path) -> None:

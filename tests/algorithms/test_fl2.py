@@ -23,7 +23,7 @@ from rayfl.algorithms.fl2 import (
 from rayfl.learn.losses.distillation import kl_divergence
 from rayfl.learn.resident import Resident
 from tests.algorithms.conformance import Row
-from tests.algorithms.semi_toys import SERVED, STRONG, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, STRONG, run_row
 from tests.learn.kit import build_normed
 
 METHOD: dict[str, Any] = {
@@ -180,10 +180,6 @@ def test_the_gradient_is_that_at_the_perturbed_model() -> None:
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, wanted, atol=1e-6, rtol=1e-4)
     assert max(float(found.abs().max()) for found in expected) > 1e-4
-
-
-def test_unfit_federations_are_refused(tmp_path: Path) -> None:
-    refuse_unfit_federations(ROWS[0], tmp_path)
 
 
 @pytest.mark.parametrize(("threshold", "passes"), [(0.0, 3), (1.1, 1)])

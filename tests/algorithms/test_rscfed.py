@@ -20,7 +20,7 @@ from rayfl.learn.resident import Resident
 from rayfl.learn.schedules import warm_decay
 from rayfl.protocol import SERVER, Client, Out, Vector
 from tests.algorithms.conformance import Row
-from tests.algorithms.semi_toys import SERVED, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, run_row
 from tests.algorithms.toys import fleet_of_numbers, leave
 from tests.learn.kit import first_weights, make_client, make_learner
 from tests.phases import run_phase
@@ -170,10 +170,6 @@ def test_one_of_several_updates_is_measured() -> None:
 def leave_two(client: Client) -> Out:
     """A model, and something else of another length."""
     return Out(update={"w": np.full(1, client.id, np.float32), "memory": np.zeros(3, np.float32)})
-
-
-def test_unfit_federations_are_refused(tmp_path: Path) -> None:
-    refuse_unfit_federations(ROWS[0], tmp_path)
 
 
 def test_fine_tuning_comes_after_the_average(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rayfl.algorithms.semi_supervised import HOSTS, SemiSupervised
 from rayfl.errors import ConfigError
 from rayfl.learn.losses.unlabelled import UnlabelledLoss
 from tests.algorithms.conformance import Row, run_toy, toy_config
-from tests.algorithms.semi_toys import SERVED, STRONG, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, STRONG, run_row
 
 FIXMATCH = {"name": "fixmatch", "strong": STRONG}
 UDA = {"name": "uda", "strong": STRONG}
@@ -83,11 +83,6 @@ def test_every_host_takes_every_loss(host: str, local: dict[str, Any], tmp_path:
     ]
     assert runs[0].sha256 != runs[1].sha256
     assert np.isfinite(runs[0].models[None]).all()
-
-
-@pytest.mark.parametrize("row", ROWS[:1], ids=str)
-def test_unfit_federations_are_refused(row: Row, tmp_path: Path) -> None:
-    refuse_unfit_federations(row, tmp_path)
 
 
 def test_a_host_that_shows_labels_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rayfl.learn.mixing import blend_losses
 from rayfl.learn.sample_stream import SampleStream
 from rayfl.protocol import Client, Out
 from tests.algorithms.conformance import Row
-from tests.algorithms.semi_toys import SERVED, STRONG, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, STRONG, run_row
 from tests.algorithms.toys import fleet_of_numbers
 from tests.learn.kit import CLASSES, make_client
 
@@ -124,10 +124,6 @@ def test_clients_that_were_sure_count_the_same(monkeypatch: pytest.MonkeyPatch) 
     assert v is not None
     assert fleet.take_logged() == {"pseudo/valid": 2.0, "pseudo/sure": 2 / 14}
     assert SemiFL().train_clients(state, fleet, [2]) == (state.model, None)
-
-
-def test_unfit_federations_are_refused(tmp_path: Path) -> None:
-    refuse_unfit_federations(ROWS[0], tmp_path)
 
 
 def test_clients_rest_while_the_server_pretrains(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from rayfl.algorithms.ssfl import SSFL, Grouped, meet, normalise_in_groups, split_at_random
 from rayfl.protocol import SERVER
 from tests.algorithms.conformance import Row
-from tests.algorithms.semi_toys import SERVED, STRONG, refuse_unfit_federations, run_row
+from tests.algorithms.semi_toys import SERVED, STRONG, run_row
 from tests.algorithms.toys import fleet_of_numbers, leave
 
 METHOD: dict[str, Any] = {
@@ -112,10 +112,6 @@ def test_the_first_round_begins_with_one_model() -> None:
     state = SSFL().init(fleet, fleet.put(np.zeros(1, np.float32)))
     assert isinstance(state, Grouped)
     assert state.groups == ()
-
-
-def test_unfit_federations_are_refused(tmp_path: Path) -> None:
-    refuse_unfit_federations(ROWS[0], tmp_path)
 
 
 @pytest.mark.parametrize("replicas", ["once", "independent"])

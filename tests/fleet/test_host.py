@@ -34,6 +34,7 @@ class Claimant:
             [sys.executable, "-c", CLAIM, str(count)],
             stdout=subprocess.PIPE,
             text=True,
+            # Claims lie in the temporary folder: those of other processes must not count.
             env={**os.environ, "TMPDIR": str(folder)},
         )
         assert self.process.stdout is not None

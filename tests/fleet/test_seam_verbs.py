@@ -103,9 +103,9 @@ def test_serve_gives_the_servers_report_and_updates(fleet: BaseFleet) -> None:
     named = fleet.serve(phases.pair, size=2)
     assert list(named.updates) == ["dw", "dc"]
     assert fleet.get(named["dc"]).tolist() == [1.0, 1.0]
-    with pytest.raises(ConfigError, match=r"the server's phase left the updates dw, dc; got 'w'"):
+    with pytest.raises(ConfigError, match=r"the server's phase left are dw, dc; got 'w'"):
         _ = named["w"]
-    with pytest.raises(ConfigError, match=r"the server's phase left the updates none; got 'w'"):
+    with pytest.raises(ConfigError, match=r"the server's phase left are none; got 'w'"):
         _ = fleet.serve(phases.describe)["w"]
 
 
@@ -223,7 +223,7 @@ def test_an_examination_sees_no_clients_images(fleet: BaseFleet) -> None:
     for replies in (got, served, got | served):
         for report in replies.examine(phases.weigh).values():
             assert report["images"] == 0
-    with pytest.raises(PhaseError, match="unexpected keyword argument 'dw'"):
+    with pytest.raises(PhaseError, match="takes the inputs w; got dw, dc"):
         got.examine(phases.read_labels)
     models = fleet.map(phases.leave, [0], models={0: [1.0]})
     assert models.examine(phases.read_labels)[0] == {"y": []}
@@ -272,10 +272,10 @@ def test_examinations_have_streams_of_their_own(fleet: BaseFleet) -> None:
 
 def test_an_examination_that_raises_names_the_client(fleet: BaseFleet) -> None:
     got = fleet.map(phases.leave, [3], models={3: [1.0]})
-    with pytest.raises(
-        PhaseError, match=r"(?s)a phase raised on client 3 in round 0.*missing_input"
-    ):
-        got.examine(phases.norm, missing_input=1)
+    with pytest.raises(PhaseError, match=r"(?s)a phase raised on client 3 in round 0.*str"):
+        got.examine(phases.norm, offset="one")
+    with pytest.raises(PhaseError, match=r"inputs w, offset; got no, w \(client 3, round 0\)"):
+        got.examine(phases.norm, no=1)
 
 
 def test_a_cohort_that_was_drawn_ahead_is_the_same(fleet: BaseFleet) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from rayfl.arrays import Features
 from rayfl.errors import StorageError
-from rayfl.models.feature_store import FeatureKey, Features, FeatureStore, slice_rows
+from rayfl.models.feature_store import FeatureKey, FeatureStore, slice_rows
 
 KEY = FeatureKey(dataset="d" * 64, encoder="e" * 64, view="train")
 

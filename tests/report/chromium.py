@@ -218,6 +218,7 @@ def tab(profile: Path) -> Iterator[Tab]:
         stderr=subprocess.DEVNULL,
         pass_fds=(3, 4),
         preexec_fn=joined(here[0], there[1]),
+        # It would look into whatever browser the user has.
         env={**os.environ, "HOME": str(profile)},
     )
     os.close(here[0])

@@ -54,6 +54,7 @@ def server(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         "1",
     ]
     command += ["--host", "127.0.0.1", "--port", url.rpartition(":")[2]]
+    # A test tells nobody of itself; `rayfl ui` leaves that to its user.
     quiet = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
     with (folder / "log").open("wb") as log:
         # A session of its own, so that the server's workers end with it.

@@ -42,3 +42,10 @@ def test_the_guide_speaks_of_everything_that_authors_import() -> None:
     functions = [name for name in methods.__all__ if name.islower()]
     silent = [name for name in functions if not any(name in text for text in (page, *drafts))]
     assert not silent
+
+
+@pytest.mark.parametrize("name", ["co_teaching.py", "semifl.py"])
+def test_an_example_imports_from_the_one_place(name: str) -> None:
+    lines = (EXAMPLES / name).read_text().splitlines()
+    homes = {line.split()[1] for line in lines if line.startswith("from rayfl")}
+    assert homes == {"rayfl.methods"}

@@ -77,6 +77,8 @@ def test_of_a_traceback_the_authors_own_place_is_left() -> None:
         "Traceback (most recent call last):\n"
         '  File "/somewhere/my_methods.py", line 3, in train\n'
         "    client.y[0] = 1\n"
+        '  File "/env/site-packages/torch/nn/functional.py", line 9, in cross_entropy\n'
+        '  File "<string>", line 4, in __setattr__\n'
         "ValueError: assignment destination is read-only"
     )
     detail = try_promise(promise_that_raises(error), NO_BENCH).detail

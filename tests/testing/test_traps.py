@@ -9,9 +9,9 @@ import pytest
 
 from rayfl.run.experiment import run
 from rayfl.testing import QUICK, TOY, Candidate, check_method
-from tests.testing import traps, traps_of_states
+from tests.testing import traps, traps_of_rounds, traps_of_states
 
-MODULES = (traps, traps_of_states)
+MODULES = (traps, traps_of_rounds, traps_of_states)
 
 BROKEN = [
     ("UnloadedTeacher", "runs", "given weights before it is used in a visit"),
@@ -29,14 +29,14 @@ BROKEN = [
     ("SoftLabels", "runs", "client 0"),
     ("ShortLabels", "runs", "client 0"),
     ("MeanWithoutKey", "runs", "a, b"),
-    ("MeanOfTwoMaps", "runs", "mean takes clients that replied"),
-    ("ServedReport", "runs", "the server's phase left the updates none"),
+    ("MeanOfTwoMaps", "runs", "or join maps: (a | b).mean(...)"),
+    ("ServedReport", "runs", "phase left are none; got 'w'. Return it in Out"),
     ("LateSet", "runs", "got set"),
     ("TensorState", "runs", "got Tensor"),
     ("NumpyKeys", "runs", "np.int64"),
     ("NamedTupleState", "runs", "Pair"),
     ("NoState", "runs", "None"),
-    ("ArrayForRef", "runs", "array"),
+    ("ArrayForRef", "runs", "ArrayForRef.model gives references to weights; got ndarray"),
     ("LateBorrowedState", "runs", "Elsewhere"),
     ("HiddenState", "resumes", "differs from round"),
     ("ServerWithoutData", "runs", "The server owns none itself"),
@@ -44,24 +44,48 @@ BROKEN = [
     ("ReturnsWhatItGot", "learns", "the last weights are the first ones"),
     ("TensorUpdate", "runs", "an update is a float32 vector"),
     ("YieldsWeights", "runs", "Fit"),
-    ("WritesLabels", "runs", "read-only"),
+    ("WritesLabels", "runs", "is read-only: copy it before you change it"),
     ("WritesMemory", "inputs", "written to: input w"),
     ("LargeReport", "reports", "a report of 160,000 bytes"),
     ("RelatesSamples", "stacks", "apart"),
     ("LogsText", "runs", "stage"),
+    ("MeanOfNobody", "runs", "weights of a mean have a positive sum"),
+    ("TextIds", "runs", "clients are named by their numbers; got '0'"),
+    ("UnknownClient", "runs", "clients have ids below 6; got 99"),
+    ("MissingInput", "runs", "takes the inputs w, method, mu; got w, method (client 0, round 0)"),
+    ("UnknownInput", "runs", "takes the inputs w, method; got weights, method (client 0, round 0)"),
+    ("ExaminedUnderAnotherName", "runs", "takes the inputs w; got a, b (client "),
+    ("WritesInput", "runs", "is read-only: copy it before you change it"),
+    ("SomeWithoutUpdate", "runs", "client 1 left no update"),
+    ("ForeignMemory", "runs", "an optimiser's memory is a vector of 1108 numbers"),
+    ("ReturnsWeights", "runs", "a phase returns an Out(report, update, state); got ndarray"),
+    ("SecondUnloaded", "runs", "given weights before it is used in a visit; got none for 'second'"),
+    ("AssignedState", "runs", "in round\ndataclasses.FrozenInstanceError: cannot assign to field"),
+    ("AddedReferences", "runs", "'Ref' and 'Ref'"),
+    ("ServedForRef", "runs", "got Served at Global.model"),
+    ("PersonalWithoutModels", "runs", ".model gives references to weights (client 0); got None"),
+    ("ArrayToTest", "runs", ".further_models gives references to weights; got ndarray"),
+    ("MisspeltNeed", "runs", "Did you mean 'labelled'?"),
+    ("Undecorated", "runs", "declares least and lacks @component"),
+    ("TwoAnswers", "runs", "must be Tensor, not tuple"),
 ]
 HARMLESS = [
     "BorrowedState",
     "CumulativeNorm",
+    "EmptyMap",
     "EmptySelection",
     "ExaminedByName",
     "ExaminedServer",
     "LeavesAnything",
+    "LocalPhase",
+    "NumpyIds",
     "NumpyInLoss",
+    "PutState",
     "SecondFit",
     "SecondNetwork",
     "TwoMaps",
     "TwoSamples",
+    "TwoTrainings",
 ]
 
 

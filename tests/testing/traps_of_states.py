@@ -276,4 +276,7 @@ class LeavesAnything(FedAvg):
         fleet.leave("by class", np.full((len(fleet.clients), 4), np.nan))
         fleet.leave("cube", np.zeros((2, 3, 4)))
         fleet.leave("nothing", np.zeros((0, 0)))
+        # The name of an argument where arrays are saved, and one that is no name of a file.
+        fleet.leave("file", np.zeros(3))
+        fleet.leave("a" * 300, np.zeros(3))
         return super().round(state, fleet, t)

@@ -59,10 +59,8 @@ class DawidSkeneWeighting(Weighting):
         try:
             fleet.data("public")
         except ConfigError:
-            rule, remedy = (
-                "the weighting 'dawid_skene' needs the set 'public'",
-                "Set split.public, for example 0.1.",
-            )
+            rule = "the weighting 'dawid_skene' needs the set 'public'"
+            remedy = "Set split.public, for example 0.1."
             raise ConfigError(broken(rule, "a split without it", remedy)) from None
 
     def __call__(self, got: Replies, fleet: Fleet) -> Mapping[ClientId, float]:

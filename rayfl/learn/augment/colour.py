@@ -23,7 +23,7 @@ def make_grey(x: Tensor) -> Tensor:
     return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue).to(x.dtype).unsqueeze(1)
 
 
-def blend_images(x: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
+def _blend_images(x: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
     """`factor` of the image and 1 - `factor` of the other one: 1 leaves it, 0 replaces it, above 1
     moves away."""
     factor = shape_per_image(factor, x)
@@ -34,17 +34,17 @@ def blend_images(x: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
 
 def change_brightness(x: Tensor, factor: Tensor) -> Tensor:
     """Towards or away from black."""
-    return blend_images(x, 0.0, factor)
+    return _blend_images(x, 0.0, factor)
 
 
 def change_contrast(x: Tensor, factor: Tensor) -> Tensor:
     """Towards or away from the mean grey of the image."""
-    return blend_images(x, make_grey(x).float().mean((1, 2, 3), keepdim=True), factor)
+    return _blend_images(x, make_grey(x).float().mean((1, 2, 3), keepdim=True), factor)
 
 
 def change_saturation(x: Tensor, factor: Tensor) -> Tensor:
     """Towards or away from the grey image; nothing happens to a grey one."""
-    return x if x.shape[1] == 1 else blend_images(x, make_grey(x), factor)
+    return x if x.shape[1] == 1 else _blend_images(x, make_grey(x), factor)
 
 
 def turn_hue(x: Tensor, turn: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def change_sharpness(x: Tensor, factor: Tensor) -> Tensor:
     smooth = (9 * around + 4 * centre) / 13
     pixels = pixels.clone()
     pixels[:, :, 1:-1, 1:-1] = smooth if x.is_floating_point() else smooth.round()
-    return blend_images(x, pixels, factor)
+    return _blend_images(x, pixels, factor)
 
 
 def posterize(x: Tensor, bits: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rayfl.arrays import Features
 from rayfl.errors import ConfigError, DataError, broken
-from rayfl.models.feature_store import Features, slice_rows
+from rayfl.models.feature_store import slice_rows
 from rayfl.models.network import Shape, measure_features
 
 RawImages = NDArray[np.uint8]

@@ -10,15 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rayfl.arrays import Features, Floats
 from rayfl.component import Count, component
 from rayfl.errors import ConfigError, broken
 from rayfl.models.encoders.base import RawImages, check_pixels, encode_rows, hash_encoder
-from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
-
-Floats = NDArray[np.float64]
 
 # The luma weights of ITU-R BT.709.
 _RED, _GREEN, _BLUE = 0.2125, 0.7154, 0.0721

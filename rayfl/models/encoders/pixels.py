@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rayfl.arrays import Features
 from rayfl.component import component
 from rayfl.models.encoders.base import RawImages, check_pixels, hash_encoder
-from rayfl.models.feature_store import Features
 from rayfl.models.network import Shape
 
 
