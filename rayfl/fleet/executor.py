@@ -22,6 +22,7 @@ from rayfl.fleet.stacking import (
     begin_visit,
     carry_out_stackable,
 )
+from rayfl.fleet.streams import Streams, StreamsOfPlace
 from rayfl.fleet.sums.exact_sums import CHUNK
 from rayfl.fleet.sums.updates import UpdateId, Updates
 from rayfl.protocol import (
@@ -121,12 +122,12 @@ class Executor:
         self,
         holdings: Holdings,
         learner: Learner,
-        stream_of: Callable[[Task], np.random.Generator],
+        streams: Streams,
     ) -> None:
         locked_sets = {name: lock_shard(shard) for name, shard in holdings.sets.items()}
         self.holdings = replace(holdings, sets=locked_sets)
         self.learner = learner
-        self.stream_of = stream_of
+        self.streams = StreamsOfPlace(streams)
         self.policy = StackingPolicy(learner)
         self.updates = Updates()
         self.features: dict[str, NDArray[np.float32]] = {}
@@ -155,6 +156,7 @@ class Executor:
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         start = 0
         while start < len(tasks):
+            self.streams.take_back()
             count = 0 if chain else self.policy.count_together(phase, len(tasks) - start)
             group = tasks[start : start + max(count, 1)]
             visited = (
@@ -214,7 +216,7 @@ class Executor:
 
     def _begin(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> Visit:
         """A client's phase up to the first training that it wishes for, or to its end."""
-        rng = self.stream_of(task)
+        rng = self.streams.lend(task)
         seed = self.learner.begin_visit(rng)
         client = self._client(task, rng)
         if not task.inputs:
@@ -255,6 +257,7 @@ class Executor:
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         results = []
         for which, task in tasks.items():
+            self.streams.take_back()
             own = {**self.updates.vectors(which), **task.inputs}
             ((done, _),) = self._visit(phase, task._replace(inputs=own), inputs)
             results.append(done._replace(client=which.client))
