@@ -93,6 +93,8 @@ class Task(NamedTuple):
 
 
 NOTHING: Mapping[str, Any] = {}
+MAPPINGS = (dict, Mapping)
+"""The commonest first: to ask an abstract class takes several times as long."""
 
 
 class Done(NamedTuple):
@@ -394,7 +396,7 @@ def count_bytes(value: Any, *, scalars: bool = True, private: bool = False) -> i
         return int(value.nbytes)
     if isinstance(value, Ref):
         return value.nbytes
-    if isinstance(value, Mapping):
+    if isinstance(value, MAPPINGS):
         counted = [item for key, item in value.items() if private or not str(key).startswith("_")]
         return sum(count_bytes(item, scalars=scalars, private=private) for item in counted)
     if isinstance(value, (list, tuple)):
@@ -406,7 +408,9 @@ def count_bytes(value: Any, *, scalars: bool = True, private: bool = False) -> i
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """Mappings, lists and tuples built anew, with every leaf changed."""
-    if isinstance(value, Mapping):
+    if isinstance(value, (np.ndarray, Ref)):
+        return change(value)
+    if isinstance(value, MAPPINGS):
         return {key: map_leaves(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [map_leaves(item, change) for item in value]
