@@ -7,7 +7,6 @@ import itertools
 import weakref
 import zlib
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -97,7 +96,7 @@ class BaseFleet(Fleet):
         self._estimates: dict[str, dict[ClientId, float]] = {}
         self._answers: dict[str, dict[ClientId, NDArray[Any]]] = {}
         self._numbers = itertools.count()
-        self._visits: Counter[tuple[ClientId, bool]] = Counter()
+        self._visits: dict[tuple[ClientId, bool], int] = {}
         self._draws = 0
         self._round = 0
 
@@ -115,8 +114,9 @@ class BaseFleet(Fleet):
 
     def count_visit(self, client: ClientId, examined: bool = False) -> int:
         """How often this client was visited in this round before; it is now."""
-        before = self._visits[client, examined]
-        self._visits[client, examined] = before + 1
+        which = client, examined
+        before = self._visits.get(which, 0)
+        self._visits[which] = before + 1
         return before
 
     # -- what a method sees ------------------------------------------------------------------------

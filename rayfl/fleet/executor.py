@@ -23,6 +23,7 @@ from rayfl.fleet.stacking import (
     begin_visit,
     carry_out_stackable,
 )
+from rayfl.fleet.streams import Streams, StreamsOfPlace
 from rayfl.fleet.sums.exact_sums import CHUNK
 from rayfl.fleet.sums.updates import UpdateId, Updates
 from rayfl.protocol import (
@@ -93,6 +94,8 @@ class Task(NamedTuple):
 
 
 NOTHING: Mapping[str, Any] = {}
+MAPPINGS = (dict, Mapping)
+"""The commonest first: to ask an abstract class takes several times as long."""
 
 
 class Done(NamedTuple):
@@ -122,12 +125,12 @@ class Executor:
         self,
         holdings: Holdings,
         learner: Learner,
-        stream_of: Callable[[Task], np.random.Generator],
+        streams: Streams,
     ) -> None:
         locked_sets = {name: lock_shard(shard) for name, shard in holdings.sets.items()}
         self.holdings = replace(holdings, sets=locked_sets)
         self.learner = learner
-        self.stream_of = stream_of
+        self.streams = StreamsOfPlace(streams)
         self.policy = StackingPolicy(learner)
         self.updates = Updates()
         self.features: dict[str, NDArray[np.float32]] = {}
@@ -156,6 +159,7 @@ class Executor:
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         start = 0
         while start < len(tasks):
+            self.streams.take_back()
             count = 0 if chain else self.policy.count_together(phase, len(tasks) - start)
             group = tasks[start : start + max(count, 1)]
             visited = (
@@ -215,7 +219,7 @@ class Executor:
 
     def _begin(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> Visit:
         """A client's phase up to the first training that it wishes for, or to its end."""
-        rng = self.stream_of(task)
+        rng = self.streams.lend(task)
         seed = self.learner.begin_visit(rng)
         client = self._client(task, rng)
         if task.inputs:
@@ -261,6 +265,7 @@ class Executor:
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         results = []
         for which, task in tasks.items():
+            self.streams.take_back()
             own = {**self.updates.vectors(which), **task.inputs}
             ((done, _),) = self._visit(phase, task._replace(inputs=own), inputs)
             results.append(done._replace(client=which.client))
@@ -398,7 +403,7 @@ def count_bytes(value: Any, *, scalars: bool = True, private: bool = False) -> i
         return int(value.nbytes)
     if isinstance(value, Ref):
         return value.nbytes
-    if isinstance(value, Mapping):
+    if isinstance(value, MAPPINGS):
         counted = [item for key, item in value.items() if private or not str(key).startswith("_")]
         return sum(count_bytes(item, scalars=scalars, private=private) for item in counted)
     if isinstance(value, (list, tuple)):
@@ -410,7 +415,9 @@ def count_bytes(value: Any, *, scalars: bool = True, private: bool = False) -> i
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """Mappings, lists and tuples built anew, with every leaf changed."""
-    if isinstance(value, Mapping):
+    if isinstance(value, (np.ndarray, Ref)):
+        return change(value)
+    if isinstance(value, MAPPINGS):
         return {key: map_leaves(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         items = [map_leaves(item, change) for item in value]

@@ -11,7 +11,7 @@ from rayfl.errors import ConfigError, PhaseError, RayflError
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.streams import Streams
+from rayfl.fleet.streams import Streams, StreamsOfPlace
 from rayfl.protocol import SERVER, NobodyLeft
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, holdings, spec
@@ -176,6 +176,22 @@ def test_draws_are_the_same_in_every_place(here: BaseFleet, on_ray: BaseFleet) -
 def test_another_seed_draws_otherwise(here: BaseFleet) -> None:
     other = InlineFleet(spec(seed=8), holdings())
     assert other.map(phases.draw, [0])[0] != here.map(phases.draw, [0])[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_streams_that_are_lent_again_are_at_their_beginning(seed: int) -> None:
+    """Whatever was drawn from them, by any kind of draw, for whomever."""
+    lending = StreamsOfPlace(Streams(seed))
+    for client in range(4):
+        task = Task(client, 3, {}, {}, visit=client % 2, examined=client == 3)
+        lent = [lending.lend(task), lending.lend(task)]
+        assert lent[0] is not lent[1]
+        for stream in lent:
+            fresh = Streams(seed)(task)
+            assert str(stream.bit_generator.state) == str(fresh.bit_generator.state)
+            assert stream.permutation(9).tolist() == fresh.permutation(9).tolist()
+            stream.integers(7, dtype=np.int32)  # leaves half a draw behind
+        lending.take_back()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
