@@ -10,3 +10,5 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Pixels = NDArray[np.uint8]
 """Images, (N, height, width, channels), or what images are made of."""
+Strings = NDArray[np.str_]
+"""Names, of samples or of what they come from."""
