@@ -4,6 +4,7 @@ their names, sites and true labels beside."""
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from rayfl.federation.datasets.image_files import decode_as_shown
 from rayfl.federation.datasets.on_disk import split_off_test
 from rayfl.federation.datasets.sites import number_texts
 from rayfl.federation.names import find_places
+
+log = logging.getLogger("rayfl")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,10 @@ class Reading:
             skipped += skipped_too
         else:
             train, test = split_off_test(train, self.test_fraction, self.seed, bool(sites))
+        if skipped:
+            log.warning(
+                "%s: %d damaged images are left out, first %s", name, len(skipped), skipped[0]
+            )
         return Dataset(name, train, _judge_by_truth(test), classes, sites, skipped)
 
     def _read(
