@@ -122,15 +122,15 @@ class Reading:
             raise DataError(broken(rule, f"all {len(records.names)} of them, first {first}"))
         images = Images(
             x=shown.x,
-            y=_number(records.labels, classes)[whole],
-            groups=None if records.sites is None else _number(records.sites, sites)[whole],
+            y=_number_texts(records.labels, classes)[whole],
+            groups=None if records.sites is None else _number_texts(records.sites, sites)[whole],
             names=records.names[whole],
-            truth=None if records.truth is None else _number(records.truth, classes)[whole],
+            truth=None if records.truth is None else _number_texts(records.truth, classes)[whole],
         )
         return images, tuple(records.names[list(shown.faults)].tolist())
 
 
-def _number(texts: Strings, names: tuple[str, ...]) -> Ints:
+def _number_texts(texts: Strings, names: tuple[str, ...]) -> Ints:
     return find_places(np.array(names, dtype=np.str_), texts)
 
 
