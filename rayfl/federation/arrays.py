@@ -9,3 +9,5 @@ from rayfl.arrays import Bools as Bools, Floats as Floats, Ints as Ints
 
 Pixels = NDArray[np.uint8]
 """Images, (N, height, width, channels), or what images are made of."""
+Strings = NDArray[np.str_]
+"""Names, of samples or of what they come from."""

@@ -94,6 +94,11 @@ def describe_dataset(dataset: Dataset) -> str:
         lines.append(f"{name} mean {mean} std {std}")
         if part.groups is not None:
             lines.append(f"{name} groups {part.groups:,}")
+    if dataset.sites:
+        lines.append(f"sites {len(dataset.sites):,}: {', '.join(dataset.sites)}")
+    if dataset.skipped:
+        left_out = ", ".join(dataset.skipped)
+        lines.append(f"left out as damaged: {len(dataset.skipped):,} ({left_out})")
     lines += _list_class_counts(dataset.classes, parts)
     return "\n".join(lines)
 

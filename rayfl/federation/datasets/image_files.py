@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rayfl.errors import DataError, broken
-from rayfl.federation.arrays import Pixels
+from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.datasets.on_disk import damaged_file
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 _SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
-_GREY_MODES = ("1", "L", "LA", "I;16")
+_GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
+# What Pillow calls grey pictures of 16 bits; older ones read them as 32 bits.
+_SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 # Small images decode in less time than it takes to hand over a task.
 _PER_TASK = 256
 _MOST_THREADS = 8
@@ -40,6 +43,7 @@ def decode_image(
     side: int | None = None,
     label: str = "",
     margin: int = 0,
+    as_shown: bool = False,
 ) -> Pixels:
     """One image as (height, width, channels).
 
@@ -55,6 +59,9 @@ def decode_image(
         What a refusal calls an image that has no file of its own.
     margin
         Pixels by which the shorter edge is longer than `side` before the middle is cut.
+    as_shown
+        As a viewer shows it: turned as its EXIF data say, transparent parts on white, of 16 bits
+        the upper 8.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -66,9 +73,10 @@ def decode_image(
                 # JPEG can decode straight to a half, a quarter or an eighth: several times faster
                 # on photographs.
                 image.draft(None, (side, side))
+            shown = _show_image(image) if as_shown else image
             if channels is None:
-                channels = 1 if image.mode in _GREY_MODES else 3
-            picture = image.convert("RGB" if channels == 3 else "L")
+                channels = 1 if shown.mode in _GREY_MODES else 3
+            picture = shown.convert("RGB" if channels == 3 else "L")
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
         place = source if isinstance(source, Path) else Path(label)
         raise damaged_file(place, "a whole image file", error) from error
@@ -76,6 +84,26 @@ def decode_image(
         picture = _cut_square(picture, side, margin)
     pixels = np.asarray(picture)
     return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _show_image(image: Image) -> Image:
+    """The picture upright, opaque and of 8 bits."""
+    from PIL import Image, ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode in _SIXTEEN_BITS:
+        values = np.asarray(upright).astype(np.int64)
+        if values.min() < 0 or values.max() >= 1 << 16:
+            raise ValueError(f"grey values from {values.min()} to {values.max()}, not of 16 bits")
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    if upright.mode == "F":
+        raise ValueError("grey values with fractions, whose white nobody knows")
+    if "A" not in upright.getbands() and "transparency" not in upright.info:
+        return upright
+    grey = upright.mode in ("1", "L", "LA", "La")
+    layer = upright.convert("RGBA")
+    white = Image.new("RGBA", layer.size, "white")
+    return Image.alpha_composite(white, layer).convert("L" if grey else "RGB")
 
 
 def _cut_square(picture: Image, side: int, margin: int) -> Image:
@@ -120,20 +148,114 @@ def decode_images(
     first = decode_image(sources[0], channels, side, names[0], margin)
     out = np.empty((len(sources), *first.shape), dtype=np.uint8)
 
-    def fill(start: int) -> None:
-        stop = min(start + _PER_TASK, len(sources))
-        for at in range(start, stop):
-            pixels = decode_image(sources[at], first.shape[2], side, names[at], margin)
-            if pixels.shape != first.shape:
-                rule = f"all images have one size, here {first.shape[:2]}"
-                found = f"{pixels.shape[:2]} in {names[at]}"
-                raise DataError(broken(rule, found, "Set `side` to scale them to squares"))
-            out[at] = pixels
+    def fill(at: int) -> None:
+        pixels = decode_image(sources[at], first.shape[2], side, names[at], margin)
+        out[at] = _fit_shape(pixels, first.shape, names[at])
+
+    _fill_in_threads(fill, len(sources))
+    return out
+
+
+def _fit_shape(
+    pixels: Pixels,
+    shape: tuple[int, ...],
+    name: str,
+) -> Pixels:
+    """The pixels, if they have the size of all."""
+    if pixels.shape[:2] != shape[:2]:
+        rule = f"all images have one size, here {shape[:2]}"
+        found = f"{pixels.shape[:2]} in {name}"
+        raise DataError(broken(rule, found, "Set `side` to scale them to squares"))
+    return pixels
+
+
+def _fill_in_threads(fill: Callable[[int], None], count: int) -> None:
+    """Call `fill` for every number below `count`."""
+
+    def fill_many(start: int) -> None:
+        for at in range(start, min(start + _PER_TASK, count)):
+            fill(at)
 
     # Threads suffice: the decoders of large images let go of the interpreter lock.
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads) as pool:
-        starts = range(0, len(sources), _PER_TASK)
         # Drawn out of the map, or its errors would stay inside.
-        list(pool.map(fill, starts))
+        list(pool.map(fill_many, range(0, count, _PER_TASK)))
+
+
+# -- images of one's own ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShownImages:
+    """Images that came in, and those that did not.
+
+    x       uint8 (N, height, width, channels)
+    whole   which of the sources they are, in order
+    faults  why the others are damaged, by source
+    """
+
+    x: Pixels
+    whole: Ints
+    faults: dict[int, DataError]
+
+
+def decode_as_shown(
+    sources: Sequence[Path | bytes],
+    channels: int | None,
+    side: int | None,
+    labels: Sequence[str],
+    skip: bool = False,
+) -> ShownImages:
+    """Images of any mode as one array, each as a viewer shows it.
+
+    Parameters
+    ----------
+    sources
+        Files, or the bytes of files.
+    channels
+        1 for grey, 3 for colour; None makes all of them coloured as soon as one is.
+    side
+        Makes squares of so many pixels; without it, all must have one size.
+    labels
+        What refusals call the images.
+    skip
+        Leave damaged ones out in place of refusing the first.
+    """
+    faults: dict[int, DataError] = {}
+    decoded: list[Pixels | None] = [None] * len(sources)
+
+    def fill(at: int) -> None:
+        try:
+            decoded[at] = decode_image(sources[at], channels, side, labels[at], as_shown=True)
+        except DataError as fault:
+            if not skip:
+                raise
+            faults[at] = fault
+
+    _fill_in_threads(fill, len(sources))
+    whole = [at for at, pixels in enumerate(decoded) if pixels is not None]
+    kept = [pixels for pixels in decoded if pixels is not None]
+    # The stack takes them over one by one, so that they do not lie in memory twice.
+    decoded.clear()
+    x = _stack_images(kept, [labels[at] for at in whole], channels, side)
+    return ShownImages(x, np.array(whole, dtype=np.int64), dict(sorted(faults.items())))
+
+
+def _stack_images(
+    pictures: list[Pixels],
+    names: Sequence[str],
+    channels: int | None,
+    side: int | None,
+) -> Pixels:
+    """One array; grey pictures among coloured ones are repeated in every channel. Empties the
+    list."""
+    if not pictures:
+        return np.zeros((0, side or 1, side or 1, channels or 1), dtype=np.uint8)
+    deepest = max(pixels.shape[2] for pixels in pictures)
+    shape = (*pictures[0].shape[:2], deepest)
+    out = np.empty((len(pictures), *shape), dtype=np.uint8)
+    pictures.reverse()
+    for at, name in enumerate(names):
+        out[at] = _fit_shape(pictures.pop(), shape, name)
     return out

@@ -15,6 +15,8 @@ from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.even_order import spread_places
+from rayfl.federation.split import apportion_total
 
 Expected = int | tuple[int, ...]
 """How many images a part must have: in all, or class by class."""
@@ -36,6 +38,11 @@ class OnDisk(ABC):
         if self.path is None:
             return root / self.folder
         return root / self.path.expanduser()
+
+    @property
+    def labels_are_given(self) -> bool:
+        """Whether its labels are what somebody wrote, so that nobody knows the truth."""
+        return False
 
     @abstractmethod
     def load(self, root: Path) -> Dataset: ...
@@ -214,6 +221,7 @@ def split_off_test(
     images: Images,
     test_fraction: float,
     seed: int,
+    by_site: bool = False,
 ) -> tuple[Images, Images]:
     """A stratified split of images that come without a test set, into (train, test).
 
@@ -225,10 +233,16 @@ def split_off_test(
         The share that becomes the test set.
     seed
         Decides which ones.
+    by_site
+        Take them from each site in proportion, and leave each at least one image.
     """
     count = round(test_fraction * len(images))
     rng = np.random.default_rng(seed)
-    kept, held_out = hold_out(images.y, count, rng)
-    train = Images(images.x[kept], images.y[kept])
-    test = Images(images.x[held_out], images.y[held_out])
-    return train, test
+    if not by_site:
+        kept, held_out = hold_out(images.y, count, rng)
+        return images.take(kept), images.take(held_out)
+    assert images.groups is not None, "images by site have sites"
+    place = spread_places(images.y, images.groups, rng)
+    counts = apportion_total(count, np.bincount(images.y))
+    held = place < counts[images.y]
+    return images.take(np.flatnonzero(~held)), images.take(np.flatnonzero(held))

@@ -4,7 +4,7 @@ schema's metadata."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -12,13 +12,23 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from rayfl.component import Count, Natural, component
+from rayfl.component import Count, Natural, component, neutral
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.datasets.hub_rows import (
+    HubColumns,
+    list_encoded_images,
+    parse_class_names,
+    pick_column,
+    read_hub_rows,
+    read_whole_labels,
+)
 from rayfl.federation.datasets.image_files import decode_images
-from rayfl.federation.datasets.on_disk import OnDisk, damaged_file, split_off_test
+from rayfl.federation.datasets.on_disk import OnDisk, damaged_file
+from rayfl.federation.datasets.own_images import Reading, Records
+from rayfl.federation.datasets.sites import SiteRule, Sites, find_provenance, number_texts
 
 ClassNames = tuple[str, ...]
 IMAGE_COLUMNS = ("image", "img")
@@ -27,7 +37,14 @@ LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 @component
 class Parquet(OnDisk):
-    """train-*.parquet and test-*.parquet (or validation-*, or else a seeded split) in a folder."""
+    """train-*.parquet and test-*.parquet (or validation-*, or else a seeded split) in a folder.
+
+    channels  1 for grey, 3 for colour; by default all are coloured as soon as one is
+    sites     where an image is from: `{column: NAME}`, or a rule for the names of the images as in
+              `folder`; the labels are then taken for what somebody wrote (`labels: given`)
+    truth     the column, beside that of the sites, that has true labels, for the evaluation alone
+    damaged   `skip` leaves damaged images out and lists them, `refuse` ends with the first
+    """
 
     side: Count | None = None
     channels: Literal[1, 3] | None = None
@@ -35,30 +52,76 @@ class Parquet(OnDisk):
     label: str | None = None
     test_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.2
     seed: Natural = 0
+    sites: Annotated[SiteRule, neutral(None)] = None
+    truth: Annotated[str | None, neutral(None)] = None
+    damaged: Annotated[Literal["refuse", "skip"], neutral("refuse")] = "refuse"
 
     folder: ClassVar[str] = "parquet"
     form: ClassVar[str] = "train-*.parquet and test-*.parquet"
     sourced: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        by_column = self.sites is not None and self.sites.column is not None
+        by_table = self.sites is not None and self.sites.table is not None
+        if self.truth is not None and not (by_column or by_table):
+            rule = "truth is a column of the files or the table that sites names"
+            raise ValueError(broken(rule, repr(self.truth), "Write sites: {column: NAME}"))
+
+    @property
+    def labels_are_given(self) -> bool:
+        return self.sites is not None
+
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
-        files = list_split_files(folder, "train")
-        if not files:
+        train = list_split_files(folder, "train")
+        if not train:
             rule = f"{folder} must hold train-*.parquet"
             raise DataError(broken(rule, "no such file", self.remedy))
-        train, names = self._read(files)
-        held_out = _list_test_files(folder)
-        if held_out:
-            test, test_names = self._read(held_out)
-            names = names or test_names
-        else:
-            train, test = split_off_test(train, self.test_fraction, self.seed)
-        return Dataset(folder.name, train, test, names or _number_classes(train, test))
+        rows = read_hub_rows(folder, train, _list_test_files(folder), self._choose_columns())
+        records, classes = rows.records, rows.classes
+        if self.sites is not None and self.sites.column is None:
+            records = _add_provenance(records, self.sites, folder, self.truth)
+            classes = _check_classes(folder, records, classes)
+        skip = self.damaged == "skip"
+        how = Reading(self.side, self.channels, self.test_fraction, self.seed, skip)
+        return how.build(folder.name, records, rows.tested, classes)
 
-    def _read(self, files: Sequence[Path]) -> tuple[Images, ClassNames]:
-        images = (self.image,) if self.image else IMAGE_COLUMNS
-        labels = (self.label,) if self.label else LABEL_COLUMNS
-        return read_parquet(files, images, labels, self.side, self.channels)
+    def _choose_columns(self) -> HubColumns:
+        site = None if self.sites is None else self.sites.column
+        return HubColumns(
+            image=(self.image,) if self.image else IMAGE_COLUMNS,
+            label=(self.label,) if self.label else LABEL_COLUMNS,
+            site=site,
+            truth=self.truth if site is not None else None,
+        )
+
+
+def _add_provenance(
+    records: Records,
+    rule: Sites,
+    folder: Path,
+    truth: str | None,
+) -> Records:
+    """The records with the sites that a rule finds by their names, and what a table says beside."""
+    known = find_provenance(rule, folder, records.names, records.names, truth)
+    # The folders of old paths are no classes: the column of labels is.
+    told = known.labels if rule.part is None else None
+    labels = records.labels if told is None else told
+    return dataclasses.replace(records, labels=labels, sites=known.sites, truth=known.truth)
+
+
+def _check_classes(
+    folder: Path,
+    records: Records,
+    classes: ClassNames,
+) -> ClassNames:
+    """The classes, once all labels and true labels are of them."""
+    told = [records.labels] if records.truth is None else [records.labels, records.truth]
+    strangers = sorted(set(number_texts(told)) - set(classes))
+    if strangers:
+        rule = f"{folder}: labels of a table are classes of the files ({', '.join(classes)})"
+        raise DataError(broken(rule, ", ".join(strangers)))
+    return classes
 
 
 def list_split_files(folder: Path, split_name: str) -> list[Path]:
@@ -106,11 +169,11 @@ def read_parquet(
     names: ClassNames = ()
     for file in files:
         table, image, label = _read_columns(file, image_columns, label_columns)
-        names = names or _parse_class_names(table.schema.metadata, label)
-        labels.append(_read_labels(file, table.column(label)))
+        names = names or parse_class_names(table.schema.metadata, label)
+        labels.append(read_whole_labels(file, table.column(label)))
         if names:
             check_bounds(f"{file}: labels lie", labels[-1], 0, len(names))
-        encoded = _list_encoded_images(table.column(image).combine_chunks())
+        encoded = list_encoded_images(table.column(image).combine_chunks())
         rows = [f"{file} row {row}" for row in range(len(encoded))]
         pixels.append(decode_images(encoded, channels, side, rows))
         # Every file continues in the channels of the first.
@@ -131,53 +194,13 @@ def _read_columns(
     try:
         with pq.ParquetFile(file) as opened:
             schema = opened.schema_arrow
-            image = _pick_column(file, schema, image_columns)
-            label = _pick_column(file, schema, label_columns)
+            image = pick_column(file, schema, image_columns)
+            label = pick_column(file, schema, label_columns)
             # Only these columns: others may hold bounding boxes, masks or texts of any size.
             table = opened.read(columns=[image, label])
     except (pa.ArrowException, OSError) as error:
         raise damaged_file(file, "a whole Parquet file", error) from error
     return table.replace_schema_metadata(schema.metadata), image, label
-
-
-def _pick_column(
-    file: Path,
-    schema: Any,
-    wanted: Sequence[str],
-) -> str:
-    """The first of these columns that the file has."""
-    for name in wanted:
-        if name in schema.names:
-            return name
-    rule = f"{file} must have a column {' or '.join(wanted)}"
-    raise DataError(broken(rule, ", ".join(schema.names)))
-
-
-def _read_labels(file: Path, column: Any) -> Ints:
-    import pyarrow as pa
-
-    # A missing label would turn the column into floats and the label into garbage.
-    if column.null_count or not pa.types.is_integer(column.type):
-        found = f"{column.type}, {column.null_count} missing"
-        raise damaged_file(file, "labelled with whole numbers throughout", found)
-    return np.asarray(column.to_numpy()).astype(np.int64)
-
-
-def _list_encoded_images(column: Any) -> list[bytes]:
-    """The image files in a column of structs or of plain bytes."""
-    import pyarrow as pa
-
-    # `path` is a name of old; without bytes it points to a file on its author's disk.
-    inside = column.field("bytes") if pa.types.is_struct(column.type) else column
-    return [value or b"" for value in inside.to_pylist()]
-
-
-def _parse_class_names(metadata: dict[bytes, bytes] | None, label: str) -> ClassNames:
-    """The names that the Hub's metadata gives to the labels, if it does."""
-    text = (metadata or {}).get(b"huggingface", b"{}")
-    info = json.loads(text).get("info", {})
-    feature = info.get("features", {}).get(label, {})
-    return tuple(map(str, feature.get("names") or ()))
 
 
 def _check_shapes(files: Sequence[Path], pixels: Sequence[Pixels]) -> None:
@@ -187,10 +210,3 @@ def _check_shapes(files: Sequence[Path], pixels: Sequence[Pixels]) -> None:
             rule = f"all images have one size, in {files[0]} {shapes[0]}"
             remedy = "Set `side` to scale them to squares"
             raise DataError(broken(rule, f"{shape} in {file}", remedy))
-
-
-def _number_classes(*images: Images) -> ClassNames:
-    """Class names for labels that have none."""
-    labels = np.concatenate([part.y for part in images])
-    highest = int(labels.max(initial=0))
-    return tuple(map(str, range(highest + 1)))

@@ -129,7 +129,7 @@ def test_files_of_two_sizes_need_a_side(tmp_path: Path) -> None:
     save(tmp_path / "train-1.parquet", [1], side=5)
     save(tmp_path / "test.parquet", [1])
     with pytest.raises(
-        DataError, match=r"\(4, 4, 3\); got \(5, 5, 3\) in .*train-1\.parquet\. Set `side`"
+        DataError, match=r"\(4, 4\); got \(5, 5\) in .*train-1\.parquet row 0\. Set `side`"
     ):
         Parquet(path=tmp_path).load(tmp_path)
     assert Parquet(path=tmp_path, side=3).load(tmp_path).shape == (3, 3, 3)
