@@ -43,6 +43,16 @@ class ResourceError(RayflError):
     exit_code = 6
 
 
+class Stopped(BaseException):
+    """Somebody asked for an end: no failure, and for nobody but who runs the run."""
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Whether an error means that this process is to end, and not that its code failed."""
+    # The last is how Ray has a worker of its own exit.
+    return isinstance(error, (Stopped, KeyboardInterrupt)) or hasattr(error, "ray_terminate_msg")
+
+
 def broken(rule: str, got: object, remedy: str = "") -> str:
     """One sentence in the house form: `rule; got value. remedy`."""
     sentence = f"{rule}; got {got}"

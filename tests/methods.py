@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,6 +58,8 @@ class Odd(Algorithm):
         now = t == self.at
         if now and self.wrong == "round":
             raise KeyError("a bug of the method")
+        if now and self.wrong == "exit":
+            raise SystemExit(3)
         if now and self.wrong == "refusal":
             raise ConfigError("not in this round")
         if now and self.wrong == "phase":
@@ -153,3 +157,41 @@ class Brightness:
     def encode(self, x: NDArray[np.uint8]) -> NDArray[np.float32]:
         means: NDArray[np.float32] = x.mean(axis=(1, 2, 3), dtype=np.float32)
         return means[:, None]
+
+
+def dawdle(client: Client, *, w: Vector, marker: str, seconds: float) -> Fitting[Out]:
+    """Client 1 takes its time, once ever."""
+    if client.id == 1 and not Path(marker).exists():
+        Path(marker).touch()
+        time.sleep(seconds)
+    trained = yield Fit(w)
+    return Out(update=trained.weights, state={"last": trained.weights})
+
+
+@component
+class Dawdling(Odd):
+    """Averaging in which a client is late in round `at`, the first time that this is computed."""
+
+    marker: str = ""
+    seconds: float = 0.0
+
+    def round(self, state: Kept, fleet: Fleet, t: int) -> Kept:
+        seconds = self.seconds if t == self.at else 0.0
+        marker = self.marker if t == self.at else "/"
+        got = fleet.map(dawdle, fleet.clients, w=state.model, marker=marker, seconds=seconds)
+        return Kept(got.mean(dict.fromkeys(got, 1.0)), (*state.rounds, t))
+
+
+def exaggerate(client: Client, *, w: Vector) -> Fitting[Out]:
+    trained = yield Fit(w)
+    scale = np.float32(1e30 if client.id == 1 else 1)
+    return Out(update=trained.weights * scale)
+
+
+@component
+class Exaggerating(Odd):
+    """Averaging in which the updates of one client are finite, and absurd."""
+
+    def round(self, state: Kept, fleet: Fleet, t: int) -> Kept:
+        got = fleet.map(exaggerate, fleet.clients, w=state.model)
+        return Kept(got.mean(dict.fromkeys(got, 1.0)), (*state.rounds, t))

@@ -37,6 +37,7 @@ from rayfl.protocol import Algorithm
 
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Uri = Annotated[str, AfterValidator(lambda text: _make_absolute(text.strip()))]
+Multiple = Annotated[str, Field(pattern=r"^\d+(\.\d+)?x$")]
 Plain = Annotated[str, AfterValidator(lambda text: text.strip())]
 
 
@@ -77,9 +78,31 @@ class Resources(Section):
     """A fraction of a GPU for each actor; by default none on a CPU, and a quarter where the device
     is a GPU. `auto` measures what one client takes."""
     actors: Count | Literal["auto"] = "auto"
+    memory_per_client: Positive | None = None
+    """Gigabytes of its own memory that each actor may take while it visits clients: what is
+    allocated beyond is a MemoryError of that visit. Linux alone."""
+    visit_limit: Positive | Multiple | None = None
+    """How long one visit of a client may take: seconds, or `20x` for so many times the median of
+    the visits by the same phase since the run was started or taken up (at least 10 s). What
+    follows says `safety.unfinished`."""
     keepers: Natural | Literal["auto"] = "auto"
     """Processes that own the large states which clients leave, so that the coordinator need not;
     they take no processor of their own. `auto`: none up to 64 actors, then one for every 64."""
+
+
+class Safety(Section):
+    """What is done about clients that misbehave: docs/misbehaving.md."""
+
+    unfinished: Annotated[Literal["stop", "leave_out"], neutral("stop")] = "stop"
+    """A visit that is over its time, out of memory or ends its actor each time ends the run; or it
+    is left out of its round, named and counted. Which visits are late is up to the clock: the
+    decision is recorded beside the checkpoints, and repeated whenever its round is computed
+    again."""
+    absurd: Annotated[Literal["name", "clip", "drop"], neutral("name")] = "name"
+    """A finite update whose largest value is beyond `norm_multiple` times the cohort's median, or
+    too large for a sum in float32, is counted and named. `clip` scales it down to the limit, `drop`
+    leaves it out of the replies."""
+    norm_multiple: Annotated[float, Field(ge=1, allow_inf_nan=False), neutral(1000.0)] = 1000.0
 
 
 class Checkpointing(Section):
@@ -132,6 +155,7 @@ class Config(FederationPlan):
     fleet: Literal["ray", "inline"] = "ray"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     resources: Resources = Field(default_factory=Resources)
+    safety: Safety = Field(default_factory=Safety)
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
     tracking: Tracking = Field(default_factory=Tracking)
     output: AbsolutePath = Field(default_factory=default_output, validate_default=True)

@@ -4,6 +4,7 @@ a real system."""
 from __future__ import annotations
 
 import itertools
+import logging
 import weakref
 import zlib
 from abc import abstractmethod
@@ -15,31 +16,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.errors import ConfigError, PhaseError, broken
+from rayfl.fleet.absences import Absences
+from rayfl.fleet.absurd import Norms, clip_norms, find_absurd, say_absurd
 from rayfl.fleet.accounts import Clock, Costs
 from rayfl.fleet.executor import NOTHING, Done, Holdings, Task, count_bytes
 from rayfl.fleet.refusals import read_ids
-from rayfl.fleet.replies import FinishedMap, FleetReplies, Mean
+from rayfl.fleet.replies import (
+    DIVERGED,
+    FinishedMap,
+    FleetReplies,
+    Mean,
+    describe_void,
+    find_reasons,
+)
+from rayfl.fleet.safeguards import Safeguards, VisitTimes
+from rayfl.fleet.server_phases import add_vectors, give_first_weights
 from rayfl.fleet.streams import Streams
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.learn.training import Training
 from rayfl.protocol import (
     SERVER,
-    Client,
     ClientId,
     DataRef,
     Fleet,
     NobodyLeft,
-    Out,
     Phase,
     Ref,
     Replies,
     Report,
     Served,
-    Vector,
 )
 
 if TYPE_CHECKING:
     from rayfl.learn.learner import Learner
+
+log = logging.getLogger("rayfl")
 
 TEST_SET = "test"
 """The set that only the experiment's own evaluation sees."""
@@ -54,6 +65,7 @@ class Spec:
     cohort: int
     threads: int = 1
     training: Training = field(default_factory=Training)
+    safeguards: Safeguards = field(default_factory=Safeguards)
 
 
 WhenDone = Callable[[Mapping[ClientId, Report], float], object]
@@ -89,6 +101,10 @@ class BaseFleet(Fleet):
         self.costs = Costs()
         self.clock = Clock()
         self.diverged: list[ClientId] = []
+        self.absurd: list[ClientId] = []
+        self._named: set[ClientId] = set()
+        self.absences = Absences()
+        self.times = VisitTimes(spec.safeguards)
         self.table: dict[ClientId, dict[str, Ref]] = {}
         self.left: dict[str, NDArray[Any]] = {}
         self._cohort: tuple[int, list[ClientId]] = (-2, [])
@@ -180,28 +196,57 @@ class BaseFleet(Fleet):
         chain: bool = False,
     ) -> FleetReplies:
         tasks = self._make_tasks(clients, each)
+        wanted = self.absences.without_absent(tasks)
         number = next(self._numbers)
         try:
-            done, stored = self.execute(number, phase, tasks, shared, chain)
-            self.refuse_errors(done.values())
+            done, stored = self.execute(number, phase, wanted, shared, chain)
+            lenient = self.spec.safeguards.leave_out
+            self.refuse_errors(done.values(), lenient)
+            if lenient:
+                self._leave_out_unfinished(wanted, done.values())
+            self.times.note(phase, done.values())
+            finite = {k: one for k, one in done.items() if one.finite and not one.unfinished}
+            alive, clips = self._judge_norms(number, finite, chain)
         except BaseException:
             self.forget(number)
             raise
-        diverged = tuple(client for client, outcome in done.items() if not outcome.finite)
-        self.diverged += diverged
+        gone = {} if len(alive) == len(tasks) else find_reasons(tasks, done, alive)
+        self.diverged += [client for client, why in gone.items() if why == DIVERGED]
         # After the last client: nobody may see what another one left in the same map.
-        kept = {client: handle for client, handle in stored.items() if client not in diverged}
-        self._commit(kept, done)
-        self._account(done.values(), tasks, shared)
-        alive = {client: outcome for client, outcome in done.items() if outcome.finite}
-        finished = FinishedMap(number, phase, tasks, shared, alive, chain)
+        self._commit({k: handle for k, handle in stored.items() if k in alive}, done)
+        self._account([done.get(client) or Done(client) for client in tasks], tasks, shared)
+        finished = FinishedMap(number, phase, wanted, shared, alive, chain, clips)
         # Even for a void round: whoever is left of it is freed.
         weakref.finalize(finished, self.forget, number)
-        replies = FleetReplies(self, dict.fromkeys(alive, finished))
         if tasks and not alive:
-            raise NobodyLeft(f"round {self.round}: every one of {len(tasks)} updates diverged")
-        replies.diverged = diverged
-        return replies
+            raise NobodyLeft(f"round {self.round}: {describe_void(len(tasks), gone)}")
+        return FleetReplies(self, dict.fromkeys(alive, finished), gone)
+
+    def _leave_out_unfinished(self, tasks: Mapping[ClientId, Task], done: Iterable[Done]) -> None:
+        """Decide that visits without an end are left out."""
+        for outcome in done:
+            if outcome.unfinished is not None:
+                self.absences.decide(tasks[outcome.client], outcome.unfinished.why)
+                log.warning("%s; it is left out of this round", outcome.unfinished.what)
+
+    def _judge_norms(
+        self, number: int, done: Mapping[ClientId, Done], chain: bool
+    ) -> tuple[dict[ClientId, Done], Mapping[ClientId, Norms]]:
+        """The outcomes that count, of finite updates, and which are clipped, to what."""
+        rules = self.spec.safeguards
+        absurd = find_absurd(done.values(), rules.norm_multiple)
+        self.absurd += sorted(absurd)
+        # The metrics of every round have it; once is enough of a warning.
+        say_absurd(self.round, {k: absurd[k] for k in absurd if k not in self._named}, done, rules)
+        self._named |= set(absurd)
+        # In a chain the next client has begun with it: it is too late.
+        if not absurd or chain or rules.absurd == "name":
+            return dict(done), {}
+        if rules.absurd == "drop":
+            return {client: one for client, one in done.items() if client not in absurd}, {}
+        self.clip(number, absurd)
+        clipped = {client: clip_norms(done[client], most) for client, most in absurd.items()}
+        return {**done, **clipped}, absurd
 
     def serve(self, phase: Phase, **inputs: Any) -> Served:
         got = self._map(phase, [SERVER], {}, inputs)
@@ -210,10 +255,10 @@ class BaseFleet(Fleet):
     def combine(self, *terms: tuple[float, Ref]) -> Ref:
         factors = [float(factor) for factor, _ in terms]
         vectors = [ref for _, ref in terms]
-        return self.serve(_add_vectors, factors=factors, vectors=vectors)["w"]
+        return self.serve(add_vectors, factors=factors, vectors=vectors)["w"]
 
     def initial(self, i: int = 0) -> Ref:
-        return self.serve(_give_first_weights, i=i)["w"]
+        return self.serve(give_first_weights, i=i)["w"]
 
     def state(self, client: ClientId, key: str) -> Ref | None:
         return self.table.get(client, {}).get(key)
@@ -281,6 +326,12 @@ class BaseFleet(Fleet):
         self.diverged = []
         return diverged
 
+    def take_absurd(self) -> list[ClientId]:
+        """Whose updates were absurd since the last call."""
+        absurd = self.absurd
+        self.absurd = []
+        return absurd
+
     def start_errand(
         self,
         phase: Phase,
@@ -343,6 +394,11 @@ class BaseFleet(Fleet):
         raise NotImplementedError
 
     @abstractmethod
+    def clip(self, number: int, limits: Mapping[ClientId, Norms]) -> None:
+        """Scale updates of a map down where they lie, to these norms of their vectors."""
+        raise NotImplementedError
+
+    @abstractmethod
     def forget(self, number: int) -> None:
         """Free what a map left: nobody will ask for it."""
         raise NotImplementedError
@@ -362,12 +418,16 @@ class BaseFleet(Fleet):
 
     # -- shared machinery --------------------------------------------------------------------------
 
-    def refuse_errors(self, done: Iterable[Done]) -> None:
-        """A phase that raised stops the run: nothing is aggregated from survivors."""
+    def refuse_errors(self, done: Iterable[Done], lenient: bool = False) -> None:
+        """A phase that raised stops the run: nothing is aggregated from survivors. So does a visit
+        without an end, unless such visits of clients may be left out."""
         for outcome in done:
             # What a person can mend is said as it is, without a traceback around it.
             if outcome.refusal is not None:
                 raise outcome.refusal
+            unfinished = outcome.unfinished
+            if unfinished and not (lenient and unfinished.certain and outcome.client >= 0):
+                raise PhaseError(unfinished.sentence)
             if outcome.error is not None:
                 who = "the server" if outcome.client < 0 else f"client {outcome.client}"
                 where = f"a phase raised on {who} in round {self.round}"
@@ -424,16 +484,3 @@ class BaseFleet(Fleet):
         costs.forward += sum(outcome.forward for outcome in clients)
         costs.backward += sum(outcome.backward for outcome in clients)
         self.clock.busy += sum(outcome.seconds for outcome in clients)
-
-
-def _add_vectors(_: Client, *, factors: Sequence[float], vectors: Sequence[Vector]) -> Out:
-    """A linear combination, added up in the order of its terms."""
-    total = np.zeros(len(vectors[0]))
-    for factor, vector in zip(factors, vectors, strict=True):
-        total += factor * vector.astype(np.float64)
-    return Out(update=total.astype(np.float32))
-
-
-def _give_first_weights(client: Client, *, i: int) -> Out:
-    """First weights number `i`."""
-    return Out(update=client.learner.first_weights(i))

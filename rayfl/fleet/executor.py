@@ -9,14 +9,17 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.errors import RayflError, broken
+from rayfl.errors import RayflError, broken, is_interruption
+from rayfl.fleet.memory import MemoryLimit, is_out_of_memory
 from rayfl.fleet.refusals import explain_error, refuse_misfit_inputs
+from rayfl.fleet.safeguards import Unfinished, describe_late, describe_shortage, is_late
 from rayfl.fleet.stacking import (
     StackingPolicy,
     Visit,
@@ -26,6 +29,7 @@ from rayfl.fleet.stacking import (
 from rayfl.fleet.streams import Streams, StreamsOfPlace
 from rayfl.fleet.sums.exact_sums import CHUNK
 from rayfl.fleet.sums.updates import UpdateId, Updates
+from rayfl.fleet.watch import Watch, say_overdue
 from rayfl.protocol import (
     REPORT_LIMIT,
     SERVER,
@@ -115,6 +119,7 @@ class Done(NamedTuple):
     seconds: float = 0.0
     error: str | None = None
     refusal: RayflError | None = None
+    unfinished: Unfinished | None = None
 
 
 class Executor:
@@ -126,6 +131,7 @@ class Executor:
         holdings: Holdings,
         learner: Learner,
         streams: Streams,
+        memory_bytes: int | None = None,
     ) -> None:
         locked_sets = {name: lock_shard(shard) for name, shard in holdings.sets.items()}
         self.holdings = replace(holdings, sets=locked_sets)
@@ -134,6 +140,9 @@ class Executor:
         self.policy = StackingPolicy(learner)
         self.updates = Updates()
         self.features: dict[str, NDArray[np.float32]] = {}
+        self.watch = Watch(say_overdue)
+        # Last of all: what this place has taken by now is not a visit's.
+        self.memory = MemoryLimit(memory_bytes) if memory_bytes else None
 
     def add_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         """Take an encoder's view of the training set and of the named sets."""
@@ -153,9 +162,11 @@ class Executor:
         tasks: Sequence[Task],
         shared: Mapping[str, Any],
         chain: bool = False,
+        limit: float | None = None,
     ) -> Iterator[tuple[Done, Mapping[str, Any]]]:
         """Each client's outcome and state, in the order of `tasks`; updates stay here under the
-        map's number. In a chain every client begins with the update before its own."""
+        map's number. In a chain every client begins with the update before its own. `limit` are
+        the seconds that a visit of a client may take."""
         inputs = {name: self.resolve(value) for name, value in shared.items()}
         start = 0
         while start < len(tasks):
@@ -163,9 +174,9 @@ class Executor:
             count = 0 if chain else self.policy.count_together(phase, len(tasks) - start)
             group = tasks[start : start + max(count, 1)]
             visited = (
-                self._visit_together(phase, group, inputs)
+                self._visit_together(phase, group, inputs, limit)
                 if count
-                else self._visit(phase, group[0], inputs)
+                else self._visit(phase, group[0], inputs, limit)
             )
             for done, left in visited:
                 if left.update:
@@ -179,43 +190,70 @@ class Executor:
             start += len(group)
 
     def _visit(
-        self, phase: Phase, task: Task, inputs: Mapping[str, Any]
+        self, phase: Phase, task: Task, inputs: Mapping[str, Any], limit: float | None = None
     ) -> list[tuple[Done, Left]]:
         """One client, all by itself."""
         started = time.perf_counter()
         try:
-            visit = self._begin(phase, task, inputs)
-            while visit.wish is not None:
-                visit.carry_out_alone()
+            with self._guard([task], limit):
+                visit = self._begin(phase, task, inputs)
+                while visit.wish is not None:
+                    visit.carry_out_alone()
             seconds = self.policy.measure("alone" if visit.trains else None, started)
+            if is_late(task, seconds, limit):
+                return [(end_late(phase, task, seconds, limit), Left())]
             return [end_visit(visit, seconds)]
-        except Exception as error:
+        except BaseException as error:
             # As text, for it crosses processes, and not every exception can be pickled.
-            return [(fail_visit(task.client, error), Left())]
+            return [(fail_visit(phase, task, error), Left())]
 
     def _visit_together(
-        self, phase: Phase, tasks: Sequence[Task], inputs: Mapping[str, Any]
+        self,
+        phase: Phase,
+        tasks: Sequence[Task],
+        inputs: Mapping[str, Any],
+        limit: float | None = None,
     ) -> list[tuple[Done, Left]]:
         """Several clients, trained in lockstep. If one raises, the run stops: no other's work
         counts."""
         started = time.perf_counter()
-        at = tasks[0].client
+        at = tasks[0]
         try:
-            visits = []
-            for task in tasks:
-                at = task.client
-                visit = self._begin(phase, task, inputs)
-                visit.carry_out_until_stackable()
-                visits.append(visit)
-            # A step in lockstep belongs to no single client: the first stands for all.
-            at = tasks[0].client
-            waiting = [visit for visit in visits if visit.wish is not None]
-            while waiting:
-                waiting = carry_out_stackable(self.learner, waiting)
+            with self._guard(tasks, limit):
+                visits = []
+                for task in tasks:
+                    at = task
+                    visit = self._begin(phase, task, inputs)
+                    visit.carry_out_until_stackable()
+                    visits.append(visit)
+                # A step in lockstep belongs to no single client: the first stands for all.
+                at = tasks[0]
+                waiting = [visit for visit in visits if visit.wish is not None]
+                while waiting:
+                    waiting = carry_out_stackable(self.learner, waiting)
             seconds = self.policy.measure("together", started, len(tasks))
-            return [end_visit(visit, seconds) for visit in visits]
-        except Exception as error:
-            return [(fail_visit(at, error), Left())]
+            if not is_late(at, seconds, limit):
+                return [end_visit(visit, seconds) for visit in visits]
+            failed = end_late(phase, at, seconds, limit)
+        except BaseException as error:
+            failed = fail_visit(phase, at, error)
+        if failed.unfinished is None or len(tasks) == 1:
+            return [(failed, Left())]
+        # What together took too much tells nothing of any one of them.
+        alone = [self._visit_together(phase, [task], inputs, limit) for task in tasks]
+        return [visited for (visited,) in alone]
+
+    def _guard(self, tasks: Sequence[Task], limit: float | None) -> AbstractContextManager[object]:
+        """The limits that visits are held to."""
+        watched = limit is not None and tasks[0].client >= 0
+        if not watched and self.memory is None:
+            return _UNGUARDED
+        guards = ExitStack()
+        if self.memory is not None:
+            guards.enter_context(self.memory.hold())
+        if watched and limit is not None:
+            guards.enter_context(self.watch.over([task.client for task in tasks], limit))
+        return guards
 
     def _begin(self, phase: Phase, task: Task, inputs: Mapping[str, Any]) -> Visit:
         """A client's phase up to the first training that it wishes for, or to its end."""
@@ -268,6 +306,7 @@ class Executor:
             self.streams.take_back()
             own = {**self.updates.vectors(which), **task.inputs}
             ((done, _),) = self._visit(phase, task._replace(inputs=own), inputs)
+            # Under the client's number, which names the update.
             results.append(done._replace(client=which.client))
         return results
 
@@ -326,11 +365,25 @@ def lone_vector(update: Mapping[str, Vector]) -> Vector:
     return update["w"] if "w" in update else next(iter(update.values()))
 
 
-def fail_visit(client: ClientId, error: Exception) -> Done:
-    """The outcome of a phase that raised; called where the exception is being handled."""
+def fail_visit(phase: Phase, task: Task, error: BaseException) -> Done:
+    """The outcome of a phase that raised; called where the exception is being handled. What asks
+    this process to end is nobody's outcome."""
+    if is_interruption(error):
+        raise
+    told = traceback.format_exc()
+    if is_out_of_memory(error):
+        return Done(task.client, unfinished=describe_shortage(phase, task, told))
     refusal = error if isinstance(error, RayflError) else None
-    text = explain_error(error, traceback.format_exc())
-    return Done(client, error=text, refusal=refusal)
+    return Done(task.client, error=explain_error(error, told), refusal=refusal)
+
+
+def end_late(phase: Phase, task: Task, seconds: float, limit: float | None) -> Done:
+    """The outcome of a visit that came to its end too late."""
+    late = describe_late(phase, task, limit, f"it took {seconds:.3g} s")
+    return Done(task.client, unfinished=late)
+
+
+_UNGUARDED = nullcontext()
 
 
 def check_label_entries(client: Client, state: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.fleet.absurd import Norms
 from rayfl.fleet.base import BaseFleet, Spec
 from rayfl.fleet.executor import (
     Done,
@@ -38,7 +39,8 @@ class InlineFleet(BaseFleet):
         self._global_streams = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
         # As many as an actor has: a kernel that is split over more threads may round differently.
         torch.set_num_threads(spec.threads)
-        self.executor = Executor(holdings, spec.make_learner(), spec.streams)
+        memory = spec.safeguards.memory_bytes
+        self.executor = Executor(holdings, spec.make_learner(), spec.streams, memory)
 
     def close(self) -> None:
         import torch
@@ -73,11 +75,14 @@ class InlineFleet(BaseFleet):
         ready = [_with_values(task) for task in tasks.values()]
         inputs = _replace_refs(shared)
         results = sorted(
-            self.executor.run(number, phase, ready, inputs, chain),
+            self.executor.run(number, phase, ready, inputs, chain, self.times.limit(phase)),
             key=lambda result: result[0].client,
         )
         stored = {done.client: map_leaves(state, freeze_array) for done, state in results}
         return {done.client: done for done, _ in results}, stored
+
+    def clip(self, number: int, limits: Mapping[ClientId, Norms]) -> None:
+        self.executor.updates.clip(number, limits)
 
     def reduce(self, mean: Mean) -> Ref:
         updates = self.executor.updates

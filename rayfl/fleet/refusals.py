@@ -55,7 +55,7 @@ def refuse_misfit_inputs(phase: Phase, given: Mapping[str, Any], where: str) -> 
         raise PhaseError(broken(f"{name} takes the inputs {taken}", got, remedy)) from None
 
 
-def explain_error(error: Exception, text: str) -> str:
+def explain_error(error: BaseException, text: str) -> str:
     """The traceback of a phase that raised, with what its last line does not say.
 
     Parameters

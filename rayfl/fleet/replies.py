@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from rayfl.errors import ConfigError, broken
+from rayfl.errors import ConfigError, PhaseError, broken
+from rayfl.fleet.absurd import Norms
 from rayfl.fleet.executor import NOTHING, Done, Task
 from rayfl.fleet.sums.exact_sums import Grid
+from rayfl.fleet.sums.shared_memory import FLOAT_BYTES
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import ClientId, Phase, Ref, Replies, Report
 
 if TYPE_CHECKING:
     from rayfl.fleet.base import BaseFleet
+
+
+FEW = 5
+"""A message names no more clients."""
+DIVERGED = "its update is not finite"
+LEFT_OUT = "it was left out of this round"
+ABSURD = "its update was absurd, and dropped"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +39,8 @@ class FinishedMap:
     shared: Mapping[str, Any]
     done: Mapping[ClientId, Done]
     chain: bool = False
+    clips: Mapping[ClientId, Norms] = field(default_factory=dict)
+    """How large the vectors of some updates are at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +83,53 @@ class Mean:
         return next(iter(self.maps)) if len(self.maps) == 1 else None
 
 
+def find_reasons(
+    tasks: Iterable[ClientId], done: Mapping[ClientId, Done], alive: Mapping[ClientId, Done]
+) -> dict[ClientId, str]:
+    """Why each of those is not among the replies who is not."""
+    gone = {}
+    for client in sorted(set(tasks) - set(alive)):
+        outcome = done.get(client)
+        if outcome is None or outcome.unfinished is not None:
+            gone[client] = LEFT_OUT
+        else:
+            gone[client] = ABSURD if outcome.finite else DIVERGED
+    return gone
+
+
+def describe_void(clients: int, gone: Mapping[ClientId, str]) -> str:
+    """Why a map of so many clients has no replies."""
+    reasons = set(gone.values())
+    if reasons == {DIVERGED}:
+        return f"every one of {clients} updates diverged"
+    return f"nobody is left of {clients} clients ({'; '.join(sorted(reasons))})"
+
+
+def refuse_odd_sizes(key: str, sizes: Mapping[ClientId, int]) -> NoReturn:
+    """Name whose vectors are not as long as most."""
+    (usual, _), *_ = Counter(sizes.values()).most_common(1)
+    odd = {client: size for client, size in sizes.items() if size != usual}
+    shown = [f"{odd[client] // FLOAT_BYTES} of client {client}" for client in sorted(odd)[:FEW]]
+    rule = f"updates '{key}' of one mean are equally long, {usual // FLOAT_BYTES} numbers mostly"
+    remedy = "Have the phase return all of the weights, whatever the client's data are."
+    raise PhaseError(broken(rule, ", ".join(shown), remedy))
+
+
 class FleetReplies(Replies):
     """Replies of one map, or of several joined ones, over any fleet."""
 
-    def __init__(self, fleet: BaseFleet, maps: Mapping[ClientId, FinishedMap]) -> None:
+    def __init__(
+        self,
+        fleet: BaseFleet,
+        maps: Mapping[ClientId, FinishedMap],
+        gone: Mapping[ClientId, str],
+    ) -> None:
         super().__init__({client: found.done[client].report for client, found in maps.items()})
         self._fleet = fleet
         self._maps = maps
+        self._gone = gone
+        if gone:
+            self.diverged = tuple(sorted(k for k, why in gone.items() if why == DIVERGED))
 
     def __or__(self, other: Replies) -> Replies:
         assert isinstance(other, FleetReplies)
@@ -85,16 +137,14 @@ class FleetReplies(Replies):
         if both:
             rule = "maps are joined over different clients"
             raise ConfigError(broken(rule, f"client {both[0]} in both"))
-        joined = FleetReplies(self._fleet, {**self._maps, **other._maps})
-        joined.diverged = tuple(sorted({*self.diverged, *other.diverged}))
-        return joined
+        maps = {**self._maps, **other._maps}
+        return FleetReplies(self._fleet, maps, {**self._gone, **other._gone})
 
     def among(self, clients: Iterable[ClientId]) -> Replies:
         chosen = set(clients)
         maps = {client: found for client, found in self._maps.items() if client in chosen}
-        part = FleetReplies(self._fleet, maps)
-        part.diverged = tuple(client for client in self.diverged if client in chosen)
-        return part
+        gone = {client: why for client, why in self._gone.items() if client in chosen}
+        return FleetReplies(self._fleet, maps, gone)
 
     def ref(self, client: ClientId, key: str | None = None) -> Ref:
         return self.mean({client: 1.0}, key)
@@ -116,8 +166,9 @@ class FleetReplies(Replies):
         return self._fleet.reduce(Mean(name, by_update, self._numbered(by_update)))
 
     def _reason_of_absence(self, client: ClientId) -> str:
-        if client in self.diverged:
-            return "Its update is not finite, and so it is not in the replies."
+        if client in self._gone:
+            why = self._gone[client]
+            return f"{why[0].upper()}{why[1:]}, and so it is not in the replies."
         return "Take the weights of those that are in the replies, or join maps: (a | b).mean(...)."
 
     def _key(self, key: str | None, clients: Iterable[ClientId]) -> str:
@@ -127,12 +178,16 @@ class FleetReplies(Replies):
             # Of joined maps, others may have left updates of other names.
             names = list(self._done(chosen[0]).update_bytes)
             key = "w" if "w" in names or len(names) != 1 else names[0]
+        sizes: dict[ClientId, int] = {}
         for client in chosen:
             left = self._done(client).update_bytes
             if key not in left:
                 known = ", ".join(left) or "no update"
                 rule = f"client {client} left {known}; a mean says which is meant"
                 raise ConfigError(broken(rule, f"'{key}'", "Name the update: mean(weights, key)."))
+            sizes[client] = left[key]
+        if len(set(sizes.values())) > 1:
+            refuse_odd_sizes(key, sizes)
         return key
 
     def _done(self, client: ClientId) -> Done:

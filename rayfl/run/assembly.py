@@ -18,6 +18,8 @@ from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import SERVER_SETS, Role
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings
+from rayfl.fleet.memory import GB
+from rayfl.fleet.safeguards import Safeguards
 from rayfl.fleet.streams import Streams
 from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm, Shard
@@ -115,6 +117,20 @@ def build_spec(config: Config, dataset: Dataset, scenario: Scenario, device: str
         cohort=config.training.cohort(config.clients),
         threads=max(int(config.resources.cpus_per_client), 1),
         training=config.training,
+        safeguards=build_safeguards(config),
+    )
+
+
+def build_safeguards(config: Config) -> Safeguards:
+    """What the fleet does about clients that misbehave."""
+    limit, memory = config.resources.visit_limit, config.resources.memory_per_client
+    return Safeguards(
+        visit_seconds=limit if isinstance(limit, float) else None,
+        visit_multiple=float(limit[:-1]) if isinstance(limit, str) else None,
+        memory_bytes=None if memory is None else int(memory * GB),
+        leave_out=config.safety.unfinished == "leave_out",
+        norm_multiple=config.safety.norm_multiple,
+        absurd=config.safety.absurd,
     )
 
 

@@ -4,6 +4,7 @@ filesystem URI.
     <uri>/round-000010.json     the manifest, written last: names and sha256 of the files below
     <uri>/round-000010.state    the method's state and the history so far
     <uri>/clients/7.w.000010    one entry of one client's durable state, written when it changed
+    <uri>/left_out.json         the visits that are left out of the run, where there are any
 
 Nothing is a pickle. The manifest has a hash of itself, and must agree with its file's name, with
 the names of the files in it and with the history: one that is damaged, or names a damaged file, is
@@ -23,6 +24,7 @@ from urllib.parse import quote
 
 from rayfl.config.secrets import mask_secrets
 from rayfl.errors import StorageError, broken
+from rayfl.fleet.absences import Absence
 from rayfl.run.checkpoint_files import open_files
 from rayfl.run.codec import check_state, pack_tree, unpack_tree
 
@@ -31,6 +33,7 @@ log = logging.getLogger("rayfl")
 FORMAT = 2
 UNSEALED = 1
 """The format of older manifests, which have no hash of themselves."""
+ABSENCES = "left_out.json"
 FIELDS = {"format", "round", "state", "clients", "meta"}
 KEPT = 2
 WRITER_SECONDS = 60.0
@@ -159,6 +162,27 @@ class CheckpointStore:
         for name in self.files.names("clients"):
             if f"clients/{name}" not in named:
                 self.files.delete(f"clients/{name}")
+
+    def note_absences(self, decided: Mapping[Absence, str]) -> None:
+        """Record whose visits are left out, before a round counts in which they are."""
+        entries = [[*absence, why] for absence, why in sorted(decided.items())]
+        try:
+            self.files.write_settled(ABSENCES, json.dumps(entries).encode())
+        except OSError as error:
+            rule = f"whose visits are left out could not be written to {self.uri}"
+            raise StorageError(f"{rule}: {error}. Free some space.") from error
+
+    def absences(self) -> dict[Absence, str]:
+        """Whose visits were left out so far."""
+        if ABSENCES not in self.files.names():
+            return {}
+        try:
+            entries = json.loads(self.files.read(ABSENCES))
+            return {Absence(int(t), int(k), int(visit)): str(why) for t, k, visit, why in entries}
+        except (ValueError, TypeError) as error:
+            rule = f"{self.uri}/{ABSENCES} lists visits as [round, client, visit, why]"
+            remedy = "Without it the run would have other bits: begin it anew."
+            raise StorageError(broken(rule, str(error), remedy)) from error
 
     def hand_on(self, uri: str, digest: str | None = None) -> int:
         """Copy the newest checkpoint to another place; its round. A digest makes it the beginning

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rayfl.component import show_value
 from rayfl.config.schema import Config
-from rayfl.errors import PhaseError, RayflError, StorageError, broken
+from rayfl.errors import PhaseError, RayflError, StorageError, broken, is_interruption
 from rayfl.federation.scenario import Scenario
 from rayfl.fleet.base import BaseFleet, Errand
 from rayfl.fleet.executor import count_bytes
@@ -131,6 +131,7 @@ class Engine:
         self._saved_at = -math.inf
         self._began = 0.0
         self._telling = 0.0
+        self._lost: set[str] = set()
 
     def run(self, fleet: BaseFleet, emit: Emit) -> Outcome:
         """Resume or begin, then go on to the last round. Interrupted, it leaves a checkpoint."""
@@ -138,6 +139,7 @@ class Engine:
         self.emit = emit
         self.lock = threading.Lock()
         self.store = CheckpointStore(self.uri)
+        self.fleet.absences.remember(self.store.absences())
         self.judge = Judge(self.config, self.scenario, fleet)
         with self.store.only_writer():
             try:
@@ -202,6 +204,9 @@ class Engine:
             log.warning("%s; the model stays as it was", void)
             state = before.state
             fleet.table = dict(before.table)
+        if fleet.absences.changed:
+            self.store.note_absences(fleet.absences.decided)
+            fleet.absences.changed = False
         draft = Draft(t + 1, state, dict(fleet.table))
         now = time.perf_counter()
         # The second is what a run took up to here, over all its sessions: for figures against time.
@@ -233,7 +238,9 @@ class Engine:
         return {
             **check_logged(fleet.take_logged(), before.round),
             **self._costs(),
-            **diverged_metrics(fleet.take_diverged()),
+            **count_clients("diverged", fleet.take_diverged()),
+            **count_clients("absurd", fleet.take_absurd()),
+            **count_clients("left_out", fleet.absences.take()),
             **self.judge.label_metrics(news),
             **self.judge.estimate_metrics(fleet.take_estimates(), fleet.take_answers()),
         }
@@ -256,6 +263,7 @@ class Engine:
                 "time/track_s": self._telling,
             },
         }
+        self._say_lost(record)
         reached = self.reached
         assert reached is not None
         with self.lock:
@@ -270,14 +278,22 @@ class Engine:
         # Known too late for its own record: that of the next round has it.
         self._telling = time.perf_counter() - started
 
+    def _say_lost(self, record: Record) -> None:
+        """Warn, once, of a loss that is no longer finite."""
+        lost = find_lost(record["metrics"])
+        for name in sorted(lost - self._lost):
+            value = record["metrics"][name]
+            log.warning("round %d: %s is %s; the model has diverged", record["round"], name, value)
+        self._lost = lost
+
     def _method_round(self, state: Any, t: int) -> Any:
         """The method's round; what it raises itself is named, with its traceback."""
         try:
             state = self.method.round(state, self.fleet, t)
         except RayflError:
             raise
-        except Exception as error:
-            if self.fleet.lost(error):
+        except BaseException as error:
+            if is_interruption(error) or (isinstance(error, Exception) and self.fleet.lost(error)):
                 raise
             where = f"{type(self.method).__name__}.round raised at the coordinator in round {t}"
             raise PhaseError(f"{where}:\n{traceback.format_exc().rstrip()}") from error
@@ -420,10 +436,10 @@ def find_changed(
     return changed
 
 
-def diverged_metrics(diverged: list[ClientId]) -> dict[str, float]:
-    """How many updates were not finite, and whose."""
-    named = {f"clients/diverged/{client}": 1.0 for client in diverged}
-    return {"clients/diverged": float(len(diverged)), **named}
+def count_clients(what: str, clients: Sequence[ClientId]) -> dict[str, float]:
+    """How many clients something befell, and whom."""
+    named = {f"clients/{what}/{client}": 1.0 for client in clients}
+    return {f"clients/{what}": float(len(clients)), **named}
 
 
 def check_logged(logged: Mapping[str, Any], t: int) -> dict[str, float]:
@@ -442,5 +458,18 @@ def check_logged(logged: Mapping[str, Any], t: int) -> dict[str, float]:
 
 
 def plain_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Python floats; a measure that has no value this round is absent."""
-    return {name: float(value) for name, value in metrics.items() if np.isfinite(value)}
+    """Python floats. A measure that has no value this round is absent; a loss always has one, and
+    if it is not finite, that is what there is to know."""
+    return {
+        name: float(value) for name, value in metrics.items() if np.isfinite(value) or is_loss(name)
+    }
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric is a loss, by the last part of its name."""
+    return "loss" in name.rpartition("/")[2]
+
+
+def find_lost(metrics: Mapping[str, float]) -> set[str]:
+    """The losses that are not finite."""
+    return {name for name, value in metrics.items() if not math.isfinite(value)}

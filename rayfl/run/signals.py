@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rayfl.errors import Stopped
+
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(BaseException):
+class Interrupted(Stopped):
     """The driver was told to stop; `directory` is where the run can be taken up again."""
 
     def __init__(self, number: int) -> None:

@@ -187,7 +187,7 @@ def test_rules_are_sentences(rule: str, sentence: str) -> None:
     ("settings", "path", "keys"),
     [
         ({}, (), sorted(Config.model_fields)),
-        ({}, ("resources",), ["actors", "cpus_per_client", "gpus_per_client", "keepers"]),
+        ({}, ("checkpoint",), ["every", "min_seconds", "uri"]),
         ({"model": "mlp"}, ("model",), ["hidden"]),
         ({"model": "no_such"}, ("model",), []),
         ({"clients": 3}, ("clients",), []),

@@ -152,7 +152,7 @@ def test_only_what_a_person_can_mend_travels_as_itself(error: Exception, kept: b
     try:
         raise error
     except Exception as caught:
-        outcome = fail_visit(4, caught)
+        outcome = fail_visit(phases.describe, Task(4, 0, {}, {}), caught)
     assert outcome.client == 4
     assert (outcome.refusal is error) == kept
     assert type(error).__name__ in (outcome.error or "")

@@ -17,7 +17,7 @@ import pytest
 from rayfl.errors import PhaseError, ResourceError
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
-from rayfl.fleet.on_ray import map_in_flight
+from rayfl.fleet.on_ray import map_in_flight, suspects
 from rayfl.fleet.on_ray.calls import Call
 from rayfl.fleet.on_ray.client_actor import FIRST_CALLS
 from rayfl.fleet.on_ray.pool import Place
@@ -312,11 +312,11 @@ def test_a_death_during_a_map_changes_nothing(
 def test_a_task_whose_actors_keep_dying_stops_the_run(
     ray_pool: RayFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(map_in_flight, "LIVES_OF_A_TASK", 2)
+    monkeypatch.setattr(suspects, "LIVES_OF_A_TASK", 2)
     diary = tmp_path / "deaths"
     ray_pool.round = 9
     with pytest.raises(
-        PhaseError, match=r"client 1 was part of 2 calls in round 9 whose actors died"
+        PhaseError, match=r"client 1's visit of die in round 9 ended its actor in each of 2 tries"
     ):
         ray_pool.map(phases.die, [1], victim=1, diary=str(diary))
     assert diary.read_text() == "xx"

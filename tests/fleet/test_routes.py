@@ -7,16 +7,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rayfl.errors import PhaseError
 from rayfl.fleet.executor import Done, Task
 from rayfl.fleet.on_ray.calls import Answer, Call
 from rayfl.fleet.on_ray.keepers.keeper_calls import KeeperCalls
-from rayfl.fleet.on_ray.map_in_flight import LIVES_OF_A_TASK, MapInFlight, Stage
+from rayfl.fleet.on_ray.map_in_flight import MapInFlight, Stage
 from rayfl.fleet.on_ray.placement import HandOutPlan
 from rayfl.fleet.on_ray.pool import Place
 from rayfl.fleet.on_ray.ray_calls import RayAnswer
 from rayfl.fleet.on_ray.routes import Routes
 from rayfl.fleet.on_ray.socket_calls import SHORT_CALLS, SocketLine
+from rayfl.fleet.on_ray.suspects import LIVES_OF_A_TASK
 from rayfl.fleet.on_ray.transport import PlaceDied
 from rayfl.fleet.on_ray.values import Inlined, Stored
 from rayfl.protocol import Ref
@@ -64,7 +64,7 @@ def test_keepers_take_what_sockets_do_not() -> None:
 def flight(clients: int = 2, **more: Any) -> MapInFlight:
     tasks = [Task(client, 0, {}, {}) for client in range(clients)]
     made = MapInFlight(3, phases.update, **more)
-    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), tasks, {})
+    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), {})
     return made
 
 
@@ -104,13 +104,67 @@ def test_a_map_whose_phase_raised_waits_for_nobody() -> None:
 
 
 def test_what_died_is_handed_out_again_so_many_times() -> None:
-    made = flight()
-    for _ in range(LIVES_OF_A_TASK - 1):
-        made.note_death(made.out.pop(send(made, place())), PlaceDied("ActorDiedError"), 5)
-        assert made.plan
-    last = made.out.pop(send(made, place()))
-    with pytest.raises(PhaseError, match="client 0 was part of 4 calls in round 5 whose actors"):
-        made.note_death(last, PlaceDied("ActorDiedError"), 5)
+    made = flight(1)
+    for _ in range(LIVES_OF_A_TASK):
+        assert made.open
+        made.note_death(made.out.pop(send(made, place())), PlaceDied("ActorDiedError"))
+    assert not made.open
+    unfinished = made.done[0].unfinished
+    assert unfinished is not None
+    assert unfinished.what.startswith(
+        "client 0's visit of update in round 0 ended its actor in each of 4 tries, 4 of them with "
+        "no other client in the call (ActorDiedError"
+    )
+
+
+def die(made: MapInFlight) -> list[int]:
+    """Post the next call, whose actor dies; the clients that it was for."""
+    call = made.out.pop(send(made, place()))
+    made.note_death(call, PlaceDied("ActorDiedError", "gone.\nmore"))
+    return [task.client for task in call.tasks]
+
+
+def test_a_suspect_call_is_split_until_whoever_ends_actors_is_alone() -> None:
+    made = flight(50)
+    assert len(die(made)) == 50
+    innocent = [made.out.pop(send(made, place())).tasks for _ in range(6)]
+    culprits = die(made)
+    assert [len(tasks) for tasks in innocent] == [8] * 6
+    assert culprits == [48, 49]
+    assert [die(made) for _ in range(3)] == [[48], [49], [48]]
+    assert list(made.done) == [48]
+    assert made.done[48].unfinished is not None
+    assert not made.open
+
+
+def test_a_lenient_map_goes_on_without_whoever_ends_actors() -> None:
+    tasks = [Task(client, 0, {}, {}) for client in range(2)]
+    made = MapInFlight(3, phases.update)
+    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), {}, lenient=True)
+    for clients in ([0, 1], [0, 1], [0]):
+        assert die(made) == clients
+    made.note_answer(made.out.pop(send(made, place())), Answer([Done(1)]))
+    assert die(made) == [0]
+    assert not made.open
+    assert (made.done[0].unfinished is None, made.done[1]) == (False, Done(1))
+
+
+def test_a_chain_that_ends_its_actors_is_named_as_a_whole() -> None:
+    """It is one call, in which nobody can be told from another: nobody is left out."""
+    tasks = [Task(client, 2, {}, {}) for client in (4, 1)]
+    made = MapInFlight(3, phases.update, chain=True)
+    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), {}, lenient=True)
+    for _ in range(LIVES_OF_A_TASK):
+        assert made.open
+        assert die(made) == [4, 1]
+    unfinished = made.done[4].unfinished
+    assert not made.open
+    assert unfinished is not None
+    assert unfinished.sentence == (
+        "a chain of update in round 2, of the clients 4, 1, ended its actor in each of 4 tries "
+        "(ActorDiedError: gone). Mend what ends the process (native code, os._exit; or a lack of "
+        "memory, which resources.memory_per_client would tell)."
+    )
 
 
 def test_a_map_that_is_over_keeps_only_where_its_updates_lie() -> None:
@@ -126,7 +180,7 @@ def test_a_chain_is_one_call_in_the_order_of_its_tasks(monkeypatch: pytest.Monke
     monkeypatch.setattr("rayfl.fleet.on_ray.map_in_flight.MAX_ARGUMENT_BYTES", 1)
     tasks = [Task(client, 0, {"x": np.ones(9)}, {}) for client in (4, 1, 3)]
     made = MapInFlight(3, phases.update, chain=True)
-    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), tasks, {})
+    made.start(HandOutPlan(tasks, lambda _: 0.0, 1), {})
     sent = made.next_call(place())
     assert [task.client for task in sent.tasks] == [4, 1, 3]
     assert sent.chain

@@ -3,6 +3,7 @@ share."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from rayfl.fleet.base import BaseFleet, Spec
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.on_ray.placement import Placement
+from rayfl.fleet.safeguards import Safeguards, VisitTimes
 from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
@@ -76,11 +78,16 @@ def cleared(fleet: BaseFleet) -> BaseFleet:
     fleet.round = 0
     fleet.table.clear()
     fleet.left.clear()
+    fleet.spec = replace(fleet.spec, safeguards=Safeguards())
+    fleet.times = VisitTimes(fleet.spec.safeguards)
+    fleet.absences.remember({})
     for take in (
         fleet.take_logged,
         fleet.take_estimates,
         fleet.clock.take,
         fleet.take_diverged,
+        fleet.take_absurd,
+        fleet.absences.take,
         fleet.costs.take,
     ):
         take()

@@ -21,7 +21,7 @@ from rayfl.run.checkpoint import seal_manifest
 from rayfl.run.engine import (
     Engine,
     Outcome,
-    diverged_metrics,
+    count_clients,
     find_changed,
     plain_metrics,
 )
@@ -85,6 +85,12 @@ def test_a_method_that_raises_is_named_with_its_round(tmp_path: Path) -> None:
     ):
         run_toy(odd(tmp_path, {"wrong": "round"}))
     assert saved(tmp_path)[-1] == 2
+
+
+def test_a_method_that_would_end_the_process_is_an_error_like_any_other(tmp_path: Path) -> None:
+    match = r"(?s)Odd\.round raised at the coordinator in round 2:.*SystemExit: 3"
+    with pytest.raises(PhaseError, match=match):
+        run_toy(odd(tmp_path, {"wrong": "exit"}))
 
 
 @pytest.mark.parametrize("place", ["inline", "late"])
@@ -346,10 +352,12 @@ def test_changed_entries_are_those_with_another_reference() -> None:
     [([], {"clients/diverged": 0.0}), ([4], {"clients/diverged": 1.0, "clients/diverged/4": 1.0})],
 )
 def test_diverged_clients_as_metrics(diverged: list[int], metrics: dict[str, float]) -> None:
-    assert diverged_metrics(diverged) == metrics
+    assert count_clients("diverged", diverged) == metrics
 
 
 def test_measures_without_a_value_are_absent() -> None:
     found = plain_metrics({"a": np.float32(0.5), "b": float("nan"), "c": float("inf"), "d": 3})
     assert found == {"a": 0.5, "d": 3.0}
+    lost = plain_metrics({"test/loss": np.float32("nan"), "train/loss_wrong": float("inf")})
+    assert str(lost) == "{'test/loss': nan, 'train/loss_wrong': inf}"
     assert all(type(value) is float for value in found.values())

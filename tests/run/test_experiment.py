@@ -30,18 +30,9 @@ from rayfl.run.environment import (
     git_commit,
 )
 from rayfl.run.signals import Interrupted
+from tests.run.small_run import SETTINGS
 
 RAYFL = Path(sys.executable).with_name("rayfl")
-SETTINGS: dict[str, Any] = {
-    "data": "digits",
-    "clients": 8,
-    "noise": {"name": "symmetric", "rate": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "min_size": 5},
-    "model": {"name": "mlp", "hidden": [16]},
-    "training": {"rounds": 6, "fraction": 0.5, "epochs": 3, "batch_size": 16, "lr": 0.3},
-    "checkpoint": {"min_seconds": 0},
-    "tracking": {"enabled": False},
-}
 
 
 def settings(output: Path, **more: Any) -> dict[str, Any]:

@@ -108,6 +108,7 @@ class PackedCall(NamedTuple):
     forgotten: Sequence[int]
     expected: ExpectedMeans
     chain: bool
+    limit: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +126,8 @@ class Call:
     chain: bool = False
     beside_rounds: bool = False
     """An errand's: nobody waits for it, and it may take long."""
+    limit: float | None = None
+    """The seconds that one visit of a client may take."""
 
     @cached_property
     def packed(self) -> tuple[PackedCall, list[Remote]]:
@@ -133,7 +136,14 @@ class Call:
         batch = TaskBatch.of(self.tasks, beside)
         shared = cast(Inputs, take_out(self.shared, beside))
         call = PackedCall(
-            self.number, self.phase, batch, shared, self.forgotten, self.expected, self.chain
+            self.number,
+            self.phase,
+            batch,
+            shared,
+            self.forgotten,
+            self.expected,
+            self.chain,
+            self.limit,
         )
         return call, list(beside)
 

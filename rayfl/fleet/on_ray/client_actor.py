@@ -13,7 +13,9 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 from ray import ObjectRef
+from ray.actor import ActorHandle
 
+from rayfl.fleet.absurd import Norms
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Done, Executor, Holdings
 from rayfl.fleet.host import claim_cores, freeze_objects, spare_imports
@@ -26,10 +28,12 @@ from rayfl.fleet.sums.early_sums import ExpectedMeans, MadeSums
 from rayfl.fleet.sums.exact_sums import Grid, Partial, finish_mean, merge_partials, whole_sum
 from rayfl.fleet.sums.shared_memory import Opened, Page, Pages
 from rayfl.fleet.sums.updates import NamedVectors, UpdateId
+from rayfl.fleet.watch import Overdue, Watch
 from rayfl.protocol import ClientId, Vector
 
 log = logging.getLogger("rayfl")
 
+WORD_SECONDS = 10.0
 FIRST_CALLS = 8  # by then, what the work imports and keeps is there
 
 
@@ -43,6 +47,7 @@ class ClientActor:
         self.states: dict[int, dict[ClientId, Inputs]] = {}
         self.sums: list[Partial] = []
         self.pages, self.opened = Pages(), Opened()
+        self.board: ActorHandle | None = None
         with spare_imports():
             made, held = ray.get([*spec, *holdings])
             self.cores = claim_cores(made.threads)
@@ -56,7 +61,9 @@ class ClientActor:
         if pinned.cuda and 0 < pinned.gpus < 1:
             # A fraction of a GPU is only admission control for Ray; this makes it a limit.
             torch.cuda.set_per_process_memory_fraction(pinned.gpus)
-        self.executor = Executor(holdings, spec.make_learner(), spec.streams)
+        memory = spec.safeguards.memory_bytes
+        self.executor = Executor(holdings, spec.make_learner(), spec.streams, memory)
+        self.executor.watch = Watch(self._leave_overdue, fatal=True)
         self.executor.learner.fresh = self.pages.vector
         self.calls = 0
 
@@ -82,7 +89,9 @@ class ClientActor:
             self._forget(call.forgotten)
             number, tasks = call.number, call.batch.unpack(values)
             inputs = cast(Inputs, fill_in(call.shared, values))
-            results = list(self.executor.run(number, call.phase, tasks, inputs, call.chain))
+            results = list(
+                self.executor.run(number, call.phase, tasks, inputs, call.chain, call.limit)
+            )
             done = [outcome for outcome, _ in results]
             small = self._keep_states(number, [(done, state) for done, state in results if state])
             clients = [outcome.client for outcome in done]
@@ -95,8 +104,8 @@ class ClientActor:
         unread."""
         # What the calls of a map have in common was packed once for all of them.
         phase, shared = pickle.loads(common)
-        number, batch, forgotten, expected, chain = pickle.loads(own)
-        call = PackedCall(number, phase, batch, shared, forgotten, expected, chain)
+        number, batch, forgotten, expected, chain, limit = pickle.loads(own)
+        call = PackedCall(number, phase, batch, shared, forgotten, expected, chain, limit)
         answer = self.run(call, *values)
         return answer.left_at_actor, pickle_answer(answer)
 
@@ -120,11 +129,13 @@ class ClientActor:
     def _sum_early(self, number: int, expected: ExpectedMeans, done: Sequence[Done]) -> MadeSums:
         """The parts of the means that are expected of these clients."""
         # Without the diverged, the mean is another one, with weights that nobody expected.
-        if not all(one.finite for one in done):
+        if not all(one.finite and one.unfinished is None for one in done):
             return {}
         found = {}
         for key, mean in expected.items():
-            if all(key in one.peaks for one in done):
+            # Of unequal lengths there is no mean, which whoever asks for it is told.
+            sizes = {one.update_bytes.get(key) for one in done}
+            if len(sizes) == 1 and None not in sizes:
                 weights = {UpdateId(number, client): w for client, w in mean.weights.items()}
                 found[key] = self.executor.updates.partial(key, weights, mean.grid)
         return found
@@ -146,6 +157,25 @@ class ClientActor:
     def listen(self, key: bytes) -> str:
         """The address of a line on which `run` is called."""
         return serve_method(self.run, key)
+
+    def take_board(self, board: list[ActorHandle]) -> None:
+        """Know where to leave word of visits that are over their time."""
+        (self.board,) = board
+
+    def _leave_overdue(self, overdue: Overdue) -> None:
+        """End this process, which alone ends a visit, once it is known whose it is."""
+        try:
+            if self.board is not None:
+                node = ray.get_runtime_context().get_node_id()
+                word = self.board.leave.remote(node, os.getpid(), *overdue)
+                ray.get(word, timeout=WORD_SECONDS)
+        finally:
+            # In good order nothing would end: the visit holds this process's main thread.
+            os._exit(1)
+
+    def clip(self, number: int, limits: Mapping[ClientId, Norms]) -> None:
+        """Scale updates of a map down."""
+        self.executor.updates.clip(number, limits)
 
     def collect(self, number: int, clients: Sequence[ClientId]) -> tuple[object, ...]:
         """The state that clients of a map left, each an object of its own, which a neighbour may

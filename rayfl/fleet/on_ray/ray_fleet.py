@@ -19,16 +19,19 @@ from ray.actor import ActorHandle
 from ray.exceptions import ObjectLostError, RayError, RayTaskError
 
 from rayfl.errors import PhaseError
+from rayfl.fleet.absurd import Norms
 from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
 from rayfl.fleet.executor import Done, Holdings, Task, count_bytes
 from rayfl.fleet.on_ray.calls import Call, Inputs
 from rayfl.fleet.on_ray.hiring import Hiring
 from rayfl.fleet.on_ray.map_in_flight import CallInFlight, MapInFlight, Stage
+from rayfl.fleet.on_ray.notice_board import put_up_board, read_notice
 from rayfl.fleet.on_ray.placement import HandOutPlan
 from rayfl.fleet.on_ray.pool import ActorPool, Place
 from rayfl.fleet.on_ray.ray_calls import gather_answers
 from rayfl.fleet.on_ray.reduction import PlacedMean, Reduction
 from rayfl.fleet.on_ray.routes import Routes
+from rayfl.fleet.on_ray.suspects import LIVES_OF_A_TASK
 from rayfl.fleet.on_ray.transport import CallFailed, Pending, PlaceDied
 from rayfl.fleet.on_ray.values import (
     INLINE_BYTES,
@@ -40,6 +43,7 @@ from rayfl.fleet.on_ray.values import (
     store_value,
 )
 from rayfl.fleet.replies import FinishedMap, Mean
+from rayfl.fleet.safeguards import name_visit
 from rayfl.fleet.sums.early_sums import MeanExpectation
 from rayfl.fleet.sums.exact_sums import Partial
 from rayfl.fleet.sums.shared_memory import LEAST_BYTES, Page
@@ -60,6 +64,10 @@ class RayFleet(BaseFleet):
         self.hiring = hiring
         self.shared_features: list[tuple[str, ObjectRef]] = []
         self.routes = Routes(hiring.placement.keepers)
+        limited = spec.safeguards.visit_seconds or spec.safeguards.visit_multiple
+        self.board = put_up_board() if limited else None
+        for actor in hired:
+            self._introduce(actor)
         self.pool = ActorPool(self._hire, hired, hiring.placement.actors, lambda: self.round)
         self.flights: dict[int, MapInFlight] = {}
         self.errands: list[RayErrand] = []
@@ -69,13 +77,21 @@ class RayFleet(BaseFleet):
 
     def _hire(self) -> ActorHandle:
         actor = self.hiring.hire()
+        self._introduce(actor)
         for name, features in self.shared_features:
             actor.add_features.remote(name, features)
         return actor
 
+    def _introduce(self, actor: ActorHandle) -> None:
+        """Tell an actor, before its first call, where to leave word."""
+        if self.board is not None:
+            actor.take_board.remote([self.board])
+
     def close(self) -> None:
         self.routes.close()
         self.pool.dismiss()
+        if self.board is not None:
+            ray.kill(self.board)
 
     def share_features(self, name: str, features: Mapping[str, NDArray[np.float32]]) -> None:
         stored = ray.put(dict(features))
@@ -105,10 +121,14 @@ class RayFleet(BaseFleet):
         chain: bool = False,
     ) -> tuple[dict[ClientId, Done], dict[ClientId, Handle]]:
         flight = self.flights.get(number)
+        # What is made again was there in time before.
+        lenient = flight is None and self.spec.safeguards.leave_out
         if flight is None:
             expected = {} if chain else self.expectation.expect(tasks)
-            flight = self.flights[number] = MapInFlight(number, phase, expected, chain)
-        flight.start(self._plan(tasks, chain), tasks.values(), store_large_arrays(shared))
+            limit = self.times.limit(phase)
+            flight = MapInFlight(number, phase, expected, chain, limit=limit)
+            self.flights[number] = flight
+        flight.start(self._plan(tasks, chain), store_large_arrays(shared), lenient)
         while flight.open:
             self._hand_out(flight)
             if len(flight.out) < len(self.pool):  # there is a processor with nothing to do
@@ -128,7 +148,7 @@ class RayFleet(BaseFleet):
         flight = MapInFlight(next(self._numbers), phase, beside_rounds=True)
         # Equals are dealt like cards, to all places at once.
         plan = HandOutPlan(tasks, lambda _: 0.0, len(self.pool.present()))
-        flight.start(plan, tasks, store_large_arrays(shared))
+        flight.start(plan, store_large_arrays(shared))
         errand = RayErrand(self, flight, when_done)
         self.errands.append(errand)
         self._hand_out(flight)
@@ -175,8 +195,7 @@ class RayFleet(BaseFleet):
         try:
             answer = pending.take()
         except PlaceDied as error:
-            flight.note_death(call, error, self.round)
-            self.pool.replace(call.place, error.sign)
+            self._note_death(flight, call, error)
             return
         except CallFailed as error:
             who = ", ".join(str(task.client) for task in call.tasks[:5])
@@ -190,6 +209,16 @@ class RayFleet(BaseFleet):
         flight.note_answer(call, call.answer or answer)
         if not flight.raised:
             self._learn_speed(call, (call.answer or answer).done)
+
+    def _note_death(self, flight: MapInFlight, call: CallInFlight, error: PlaceDied) -> None:
+        """See to it that what a dead actor was to do is done, and find out why it died."""
+        overdue = None if self.board is None else read_notice(self.board, call.place)
+        if overdue is not None and len(overdue.clients) == 1:
+            flight.note_overdue(call, overdue)
+        else:
+            flight.note_death(call, error)
+        why = error.sign if overdue is None else "a visit was over its time"
+        self.pool.replace(call.place, why)
 
     def _learn_speed(self, call: CallInFlight, outcomes: Sequence[Done]) -> None:
         samples = sum(self.size(task.client) for task in call.tasks)
@@ -225,6 +254,19 @@ class RayFleet(BaseFleet):
             except PlaceDied:
                 self.pool.bury_the_dead()
 
+    def clip(self, number: int, limits: Mapping[ClientId, Norms]) -> None:
+        flight = self.flights[number]
+        flight.forget_sums(limits)
+        parts: dict[Place, dict[ClientId, Norms]] = defaultdict(dict)
+        for client, most in limits.items():
+            parts[flight.where[client]][client] = most
+        alive = {place: part for place, part in parts.items() if self.pool.lives(place)}
+        try:
+            gather_answers([place.actor.clip.remote(number, part) for place, part in alive.items()])
+        except PlaceDied:
+            # What is lost is made again when it is wanted, and clipped then.
+            self.pool.bury_the_dead()
+
     def _find_pages(self, mean: Mean) -> dict[UpdateId, Page]:
         """Of the updates that were made on one."""
         pages: dict[UpdateId, Page] = {}
@@ -256,17 +298,48 @@ class RayFleet(BaseFleet):
         shared: Inputs,
         maps: Mapping[int, FinishedMap],
     ) -> list[Done]:
-        while True:
-            calls = [
-                self._ask_to_examine(place, phase, part, shared)
-                for place, part in self._locate(tasks, maps).items()
-            ]
+        try:
+            return self._examine_at_once(phase, tasks, shared, maps)
+        except PlaceDied:
+            self.pool.bury_the_dead()
+        # One by one: whoever's update has an examination end its actor is known then.
+        found = []
+        for update, task in tasks.items():
+            found += self._examine_alone(phase, update, task, shared, maps)
+        return found
+
+    def _examine_at_once(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Inputs,
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        calls = [
+            self._ask_to_examine(place, phase, part, shared)
+            for place, part in self._locate(tasks, maps).items()
+        ]
+        answers: list[list[Done]] = gather_answers(calls)
+        return [outcome for part in answers for outcome in part]
+
+    def _examine_alone(
+        self,
+        phase: Phase,
+        update: UpdateId,
+        task: Task,
+        shared: Inputs,
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        for left in reversed(range(LIVES_OF_A_TASK)):
             try:
-                answers: list[list[Done]] = gather_answers(calls)
-            except PlaceDied:
+                return self._examine_at_once(phase, {update: task}, shared, maps)
+            except PlaceDied as error:
                 self.pool.bury_the_dead()
-                continue
-            return [outcome for part in answers for outcome in part]
+                if not left:
+                    what = f"{name_visit(phase, task)}, which examines the update of client"
+                    tries = f"ended its actor in each of {LIVES_OF_A_TASK} tries, alone"
+                    raise PhaseError(f"{what} {update.client}, {tries} ({error.brief})") from None
+        raise AssertionError
 
     def _ask_to_examine(
         self, place: Place, phase: Phase, tasks: Mapping[UpdateId, Task], shared: Inputs
@@ -298,6 +371,9 @@ class RayFleet(BaseFleet):
         tasks = made.tasks if chain else {client: made.tasks[client] for client in sorted(clients)}
         done, _ = self.execute(made.number, made.phase, tasks, made.shared, chain)
         self.refuse_errors(done.values())
+        clips = {client: most for client, most in made.clips.items() if client in done}
+        if clips:
+            self.clip(made.number, clips)
 
 
 class RayErrand(Errand):

@@ -37,6 +37,11 @@ class PlaceDied(Exception):
     def __str__(self) -> str:
         return ": ".join(self.args)
 
+    @property
+    def brief(self) -> str:
+        """The first line of it, without its full stop."""
+        return str(self).partition("\n")[0].rstrip(".: ")
+
 
 class PlaceLost(ObjectLostError):  # type: ignore[misc]
     """What is gone with a node (or a keeper) can not be computed again: it is only in the last

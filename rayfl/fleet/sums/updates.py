@@ -42,6 +42,13 @@ class Updates:
     def vector(self, update: UpdateId, key: str) -> Vector:
         return self._maps[update.number][update.client][key]
 
+    def clip(self, number: int, limits: Mapping[ClientId, Mapping[str, float]]) -> None:
+        """Scale vectors of a map down to these largest values."""
+        for client, most in limits.items():
+            held = self._maps[number][client]
+            clipped = {name: clip_vector(held[name], limit) for name, limit in most.items()}
+            self.keep(UpdateId(number, client), {**held, **clipped})
+
     def free(self, number: int) -> None:
         """Drop what a map left here, if it left anything."""
         self._maps.pop(number, None)
@@ -86,3 +93,13 @@ class Updates:
         np.copyto(moved, held[key])
         self.keep(update, {**held, key: moved})
         return pages.page_of(moved)
+
+
+def clip_vector(vector: Vector, limit: float) -> Vector:
+    """A vector scaled so that its largest absolute value is `limit`: a new one, because the phase
+    may have kept the old one as its state."""
+    peak = float(np.abs(vector).max())
+    scaled = vector * np.float64(limit / peak)
+    # The product may round to a float32 just above.
+    clipped: Vector = np.clip(scaled, -limit, limit).astype(np.float32)
+    return clipped
