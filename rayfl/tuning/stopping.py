@@ -10,7 +10,7 @@ from typing import Any
 
 from ray import tune
 
-from rayfl.run.experiment import Interrupted
+from rayfl.run.signals import Interrupted, signal_main_thread
 from rayfl.tuning.book import Book
 
 FAREWELL_SECONDS = 1.2
@@ -58,7 +58,7 @@ class SweepStop:
         with suppress(OSError):  # on a full disk trials end with their actors
             self.book.stop_file.touch()
         if number == signal.SIGTERM:
-            self._timer = threading.Timer(FAREWELL_SECONDS, _signal_main_thread, [number])
+            self._timer = threading.Timer(FAREWELL_SECONDS, signal_main_thread, [number])
             self._timer.daemon = True
             self._timer.start()
 
@@ -99,14 +99,6 @@ def stop_by_signals(book: Book) -> Iterator[SweepStop]:
         stop.end()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _signal_main_thread(number: int) -> None:
-    """Wake the main thread wherever it waits. An alarm would do so too, but belongs to the program
-    that a sweep may be a part of."""
-    main = threading.main_thread().ident
-    if main is not None:
-        signal.pthread_kill(main, number)
 
 
 def _end_alarm_of_ray() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import RayError
 
 from rayfl.errors import ConfigError, ResourceError
 from rayfl.fleet.on_ray import own_ray
@@ -79,8 +80,16 @@ def test_wrong_settings_are_refused_without_waiting(fake: Ray) -> None:
     assert not early.thread.is_alive()
 
 
-def test_why_there_is_no_connection_is_told_where_it_is_wanted(fake: Ray) -> None:
-    fake.refusal = ConnectionError("nobody there")
+@pytest.mark.parametrize(
+    "refusal",
+    [ConnectionError("nobody there"), RayError("nobody there"), Exception("nobody there")],
+)
+def test_why_there_is_no_connection_is_told_where_it_is_wanted(
+    fake: Ray, refusal: Exception
+) -> None:
+    """Ray has errors of many kinds for it: that there is no token is a RayError, that a process
+    died while it was started a plain one."""
+    fake.refusal = refusal
     fake.gate.set()
     told = pytest.raises(ResourceError, match="at somewhere: nobody there")
     with connect_ahead({}, "somewhere"), told, connect_ray("somewhere"):
