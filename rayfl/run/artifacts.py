@@ -3,6 +3,7 @@ model; in its directory and in MLflow."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -134,7 +135,10 @@ def _save_arrays(path: Path, scenario: Scenario, outcome: Outcome) -> None:
         arrays["confusion"] = outcome.verdict.confusion
     if scenario.realised is not None:
         arrays["noise_rate"] = scenario.realised
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
+    # On the disk before the result, which says that all is there.
+    write_file(path, packed.getvalue())
 
 
 def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:
