@@ -46,13 +46,16 @@ class SweepStop:
         self.book = book
         self.asked: int | None = None
         self._over = False
+        self._patient = False
         self._timer: threading.Timer | None = None
 
     def __call__(self, number: int, _: object) -> None:
         if self._over:
             return
         if self.asked is not None:
-            raise self.interruption()
+            if not self._patient:
+                raise self.interruption()
+            return
         self.asked = number
         _end_alarm_of_ray()
         with suppress(OSError):  # on a full disk trials end with their actors
@@ -61,6 +64,20 @@ class SweepStop:
             self._timer = threading.Timer(FAREWELL_SECONDS, signal_main_thread, [number])
             self._timer.daemon = True
             self._timer.start()
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """While Ray connects, no exception may be thrown into it; what it says of processes that
+        got the same signal is no news."""
+        self._patient = True
+        try:
+            yield
+        except Exception:
+            self.heed()
+            raise
+        finally:
+            self._patient = False
+        self.heed()
 
     def heed(self) -> None:
         """Raise what was asked for."""

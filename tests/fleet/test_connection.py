@@ -251,12 +251,15 @@ import ray  # a program of a user's may have done so before
 import os, signal
 from rayfl.fleet.on_ray.connection import connect_ahead, connect_ray
 from rayfl.fleet.on_ray.own_ray import asks_for_token
+from tests.reliability.drills import descendants
 from tests.sockets import listeners_of
 before = signal.getsignal(signal.SIGTERM)
 with connect_ahead({}, None), connect_ray(None):
     print(ray.get(ray.remote(lambda: 6 * 7).remote()), signal.getsignal(signal.SIGTERM) is before)
     print(asks_for_token())
     print([each for each in listeners_of(os.getpid()) if not each.loopback])
+    # What a terminal or `timeout` sends to the group is for the driver alone.
+    print([pid for pid in descendants(os.getpid()) if os.getpgid(pid) == os.getpgrp()])
 print(ray.is_initialized(), [name for name in os.environ if "AUTH" in name or "OSX" in name])
 """
 
@@ -273,6 +276,6 @@ def test_a_real_ray_begun_ahead(tmp_path: Path) -> None:
         env=user_environment(tmp_path),
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == ["42 True", "True", "[]", "False []"]
+    assert ended.stdout.splitlines() == ["42 True", "True", "[]", "[]", "False []"]
     assert "SIGTERM" not in ended.stderr
     assert not (tmp_path / ".ray").exists()

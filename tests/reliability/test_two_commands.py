@@ -107,11 +107,12 @@ def test_two_studies_share_their_runs_out(start: Start, tmp_path: Path) -> None:
     check_runs(tmp_path / "out", "rayfl", 2 * SEEDS)
     holder = rf"left to process {first.pid} on \S+ since 20"
     assert re.search(holder, second.text), second.text
-    tables = [command.text[command.text.index("\n\n") :] for command in (first, second)]
-    assert (
-        tables[0].split("\nruns ")[0].splitlines()[-4:]
-        == (tables[1].split("\nruns ")[0].splitlines()[-4:])
-    )
+    assert table_of(first) == table_of(second)
+
+
+def table_of(command: Command) -> str:
+    """What a study ends in."""
+    return command.text[command.text.index(f"{STUDY['title']}\n===") :].partition("\nruns ")[0]
 
 
 @pytest.mark.parametrize("more", [(), ("--resume",)], ids=["anew", "resumed"])
