@@ -158,11 +158,19 @@ def test_only_what_ray_says_of_signals_is_kept_quiet() -> None:
 
 
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from rayfl.fleet.on_ray.connection import connect_ahead, connect_ray
 from rayfl.fleet.on_ray.kept_signals import _read_action
 
 signal.signal(signal.SIGTERM, lambda number, _: print("caught", number, flush=True))
+seen, over = set(), threading.Event()
+
+def watch():
+    while not over.wait(0.0002):
+        seen.add(_read_action(signal.SIGTERM)[:8])
+
+watching = threading.Thread(target=watch)
+watching.start()
 ours = [_read_action(number)[:8] for number in (signal.SIGTERM, signal.SIGINT)]
 
 def say(moment):
@@ -176,6 +184,9 @@ for early in (True, False):
             say("connected")
             time.sleep(3.5)  # in three seconds Ray's handler would abort
     say("disconnected")
+over.set()
+watching.join()
+print("never another", len(seen) == 1)
 """
 
 
@@ -185,5 +196,5 @@ def test_a_real_ray_leaves_signals_alone() -> None:
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     said = ["connected True", "caught 15", "disconnected True", "caught 15"]
-    assert ended.stdout.splitlines() == said * 2
+    assert ended.stdout.splitlines() == [*said * 2, "never another True"]
     assert "SIGTERM" not in ended.stderr

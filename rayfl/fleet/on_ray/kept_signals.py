@@ -7,9 +7,11 @@ Python's; a driver that needs longer to write its checkpoint dies of SIGABRT. Wh
 disconnects, Ray gives SIGTERM back to nobody: the kernel's default, which ends the process at once.
 In the main thread, Ray also puts a Python handler over ours.
 
-So the handlers are put back at once, by a thread that looks every few milliseconds: to connect
-takes seconds on a busy machine. `signal.signal`, which would do it, works in the main thread alone;
-the C library's `sigaction` works in any."""
+So Ray is told that it has its handlers already, by the flag of its library that says so, and takes
+none. Where a version of Ray has no such flag, and where it takes handlers all the same, they are
+put back at once, by a thread that looks every few milliseconds: to connect takes seconds on a busy
+machine. `signal.signal`, which would do it, works in the main thread alone; the C library's
+`sigaction` works in any."""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 KEPT = (signal.SIGTERM, signal.SIGINT)
+HAS_HANDLERS = "_ZN3ray6RayLog36is_failure_signal_handler_installed_E"
+"""Ray's `RayLog::is_failure_signal_handler_installed_`."""
 GUARD_SECONDS = 0.002
 """How often the guard looks."""
 _ROOM = 1024
@@ -47,14 +51,21 @@ class KeptSignal:
 
 
 @contextmanager
-def keep_signal_handlers() -> Iterator[None]:
-    """Whoever has SIGTERM and SIGINT keeps them, in any thread."""
+def keep_signal_handlers(connecting: bool = False) -> Iterator[None]:
+    """Whoever has SIGTERM and SIGINT keeps them, in any thread.
+
+    Parameters
+    ----------
+    connecting : bool
+        Ray is about to take them; else it is about to give back what it has taken.
+    """
     kept = {number: KeptSignal(signal.getsignal(number), _read_action(number)) for number in KEPT}
     over = threading.Event()
     guard = threading.Thread(target=_guard_actions, args=(kept, over), name="signals", daemon=True)
     guard.start()
     try:
-        with _without_complaint(), _without_handlers_of_ray():
+        refused = _refuse_handlers() if connecting else nullcontext()
+        with _without_complaint(), _without_handlers_of_ray(), refused:
             yield
     finally:
         over.set()
@@ -121,6 +132,27 @@ def _learn_pythons_action() -> bytes | None:
 
 
 PYTHONS_ACTION = _learn_pythons_action()
+
+
+@contextmanager
+def _refuse_handlers() -> Iterator[None]:
+    """Let Ray believe that it has its handlers; and afterwards that it has none to give back."""
+    flag = _find_flag()
+    if flag is None or flag.value:
+        yield
+        return
+    flag.value = True
+    try:
+        yield
+    finally:
+        flag.value = False
+
+
+def _find_flag() -> ctypes.c_bool | None:
+    raylet: Any = import_module("ray._raylet")
+    with suppress(OSError, ValueError):
+        return ctypes.c_bool.in_dll(ctypes.CDLL(raylet.__file__), HAS_HANDLERS)
+    return None
 
 
 @contextmanager
