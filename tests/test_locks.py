@@ -82,16 +82,19 @@ def test_the_lock_does_not_live_on_in_a_program_that_the_holder_started(tmp_path
 
 
 FORKING = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from rayfl.locks import take_lock
 lock = take_lock(Path(sys.argv[1]), "it")
-if os.fork() == 0:
-    sys.stdin.read()
-    os._exit(0)
-lock.release()
-take_lock(Path(sys.argv[1]), "it")
-print("again", flush=True)
+child = os.fork()
+if child == 0:
+    signal.pause()
+try:
+    lock.release()
+    take_lock(Path(sys.argv[1]), "it")
+    print("again")
+finally:
+    os.kill(child, signal.SIGKILL)
 """
 
 
@@ -99,9 +102,8 @@ def test_a_lock_that_is_given_back_is_free_though_a_forked_process_has_it_open(
     tmp_path: Path,
 ) -> None:
     words = [sys.executable, "-c", FORKING, str(tmp_path / "lock")]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as holder:
-        assert holder.communicate("")[0] == "again\n"
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "again\n", done.stderr
 
 
 def test_a_lock_of_another_machine_on_smb_is_held(

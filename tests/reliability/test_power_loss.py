@@ -50,6 +50,7 @@ class LostPower:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
+        self.tried = 0
         self.undisturbed = comparable(self._run(folder / "undisturbed", Begun()))
         with monkeypatch.context() as patch:
             self.steps = self._record(folder / "recorded", patch)
@@ -87,6 +88,7 @@ class LostPower:
         if not any("result.json" in name for name in files):  # else it was over
             assert begun.resumed >= last_saved(done)
         shutil.rmtree(output)
+        self.tried += 1
 
 
 ARRAYS = ["confusion", "noise_rate"]
@@ -109,6 +111,7 @@ def test_power_is_lost_now_and_then(lost: LostPower) -> None:
     for moment in sorted({*range(0, len(lost.steps), 15), len(lost.steps)}):
         for chance in chances(moment, between=1):
             lost.lose(moment, chance)
+    assert lost.tried > 20
 
 
 @pytest.mark.alone
@@ -117,3 +120,5 @@ def test_power_is_lost_at_every_write(lost: LostPower) -> None:
     for moment in range(len(lost.steps) + 1):
         for chance in chances(moment, between=4):
             lost.lose(moment, chance)
+    assert lost.tried == 6 * (len(lost.steps) + 1)
+    print(f"{lost.tried} disks after {len(lost.steps)} steps")

@@ -45,6 +45,7 @@ STUDY = {
     "axes": {"pause": PAUSES},
     "seeds": list(range(SEEDS)),
     "scores": {"s": {"title": "S", "metric": "test/accuracy"}},
+    "table": {"rows": ["pause"], "columns": ["score"]},
 }
 SWEEP = {
     "name": "tiny",
@@ -104,7 +105,7 @@ def test_two_studies_share_their_runs_out(start: Start, tmp_path: Path) -> None:
     second = start(*words)
     ended = [command.process.wait(PATIENCE) for command in (first, second)]
     assert ended == [0, 0], first.text + second.text
-    check_runs(tmp_path / "out", "rayfl", 2 * SEEDS)
+    check_runs(tmp_path / "out", str(STUDY["title"]), 2 * SEEDS)
     holder = rf"left to process {first.pid} on \S+ since 20"
     assert re.search(holder, second.text), second.text
     assert table_of(first) == table_of(second)
