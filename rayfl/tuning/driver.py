@@ -113,7 +113,7 @@ def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> Sw
             stop.heed()
             result = _conclude_sweep(book, tracker)
         except BaseException as error:
-            stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+            stopped = stop.asked or isinstance(error, (Interrupted, KeyboardInterrupt))
             tracker.finish("KILLED" if stopped else "FAILED", patience=0.5)
             raise
         tracker.finish("FAILED" if result.failed else "FINISHED")

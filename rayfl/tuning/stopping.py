@@ -112,6 +112,11 @@ def stop_by_signals(book: Book) -> Iterator[SweepStop]:
     before = {number: signal.signal(number, stop) for number in STOPPING}
     try:
         yield stop
+    except Exception as error:
+        # Ray's compiled code makes another error of what is raised while it waits.
+        if stop.asked is None:
+            raise
+        raise stop.interruption() from error
     finally:
         stop.end()
         for number, handler in before.items():

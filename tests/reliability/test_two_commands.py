@@ -99,7 +99,7 @@ def check_runs(output: Path, experiment: str, count: int) -> None:
 
 
 def test_two_studies_share_their_runs_out(start: Start, tmp_path: Path) -> None:
-    words = ("study", "study.yaml", "--ledger", "none", "--quiet")
+    words = ("study", "study.yaml", "-o", "out", "--ledger", "none", "--quiet")
     first = start(*words)
     await_file(first, "runs/*/journal.jsonl")
     second = start(*words)

@@ -363,6 +363,18 @@ def test_what_ray_says_of_processes_that_got_the_signal_too_is_no_news(book: Boo
         connect()
 
 
+def test_what_ray_makes_of_a_stop_is_a_stop(book: Book) -> None:
+    """Its compiled code raises a SystemError from whatever is raised while it waits."""
+
+    def search() -> None:
+        with stop_by_signals(book):
+            os.kill(os.getpid(), signal.SIGINT)
+            raise SystemError("returned a result with an exception set")
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        search()
+
+
 def test_nothing_disturbs_the_way_out(book: Book) -> None:
     """While Ray disconnects, SIGTERM is nobody's: the timer must not fire then."""
     heard: list[int] = []
