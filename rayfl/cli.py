@@ -212,6 +212,7 @@ def sync(output: Path, uri: str | None) -> None:
 def ui(output: Path, port: int) -> None:
     """Open the MLflow UI on this project's store, on loopback."""
     from rayfl.tracking.store import default_uri, list_addresses
+    from rayfl.tracking.ui_server import serve_until_stopped
 
     uri = default_uri(output.absolute())
     click.echo(f"http://127.0.0.1:{port}  ({uri})")
@@ -229,7 +230,7 @@ def ui(output: Path, port: int) -> None:
         "--port",
         str(port),
     ]
-    os.execv(sys.executable, command)
+    sys.exit(serve_until_stopped(command))
 
 
 @rayfl.command()
@@ -276,7 +277,7 @@ def main(arguments: list[str] | None = None) -> Any:
     sys.path.insert(0, os.getcwd())
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        with stop_on_signals():
+        with stop_on_signals(to_the_end=True):
             return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
     except RayflError as error:
         if "--debug" in words:

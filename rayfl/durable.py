@@ -53,6 +53,14 @@ def _write_all(stream: BinaryIO, blob: bytes) -> int:
     return stream.write(blob)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it; their names have reached the disk when this returns."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in dict.fromkeys(made.parent for made in missing):
+        _sync_path(each)
+
+
 def sync_files(paths: Iterable[Path]) -> None:
     """Wait until files, and their names in their folders, have reached the disk."""
     files = list(paths)

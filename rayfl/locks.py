@@ -7,6 +7,7 @@ nothing behind that would have to be cleaned up. What is promised:
 - On NFS (Linux turns `flock` into a lock of the server there), CephFS, GPFS and Lustre mounted with
   `flock` it excludes other machines too. A killed process gives it back at once, a machine that
   lost its power or its network when the server gives up on it (NFSv4: after its lease, 90 s).
+- On SMB, from Linux 5.5 on, it excludes other machines too, and nobody can read who holds it.
 - Where the mount keeps locks to each machine (`nolock`, `local_lock=all`, Lustre's `localflock`),
   it excludes the processes of one machine alone.
 - Where there are no locks at all, that is said in a warning, and nobody is kept out."""
@@ -25,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+from rayfl.durable import make_folder
 from rayfl.errors import StorageError, broken
 
 log = logging.getLogger("rayfl")
@@ -32,6 +34,8 @@ log = logging.getLogger("rayfl")
 RETRY_SECONDS = 0.05
 NAMELESS_SECONDS = 1.0
 """How long a lock is tried for whose holder has not yet written who it is."""
+HELD = (BlockingIOError, PermissionError)
+"""What the kernel says of a lock that somebody has; of one on SMB it says the second."""
 NO_LOCKS_HERE = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
@@ -82,6 +86,8 @@ class FileLock:
         # hold a lock on a file that nobody else can find.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
+            # A process that this one has forked may have the file open too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
     def __enter__(self) -> FileLock:
@@ -120,7 +126,7 @@ def take_lock(path: Path, what: str, patience: float = 0.0) -> FileLock:
     OSError
         The file cannot be made.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # Python's descriptors are not handed on to programs that a process starts (Ray's daemons, git):
     # the lock ends with this process, whatever outlives it.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -158,7 +164,7 @@ def _wait_for(descriptor: int, path: Path, what: str, patience: float) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except BlockingIOError:
+        except HELD:
             holder = read_holder(path)
         # Between taking a lock and signing it a holder has no name.
         limit = patience if holder is not None else max(patience, NAMELESS_SECONDS)

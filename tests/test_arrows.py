@@ -25,7 +25,7 @@ MAY_ENTER = {
     "component": {"errors"},
     "durable": set(),
     "errors": set(),
-    "locks": {"errors"},
+    "locks": {"durable", "errors"},
     "version": set(),
     "estimate": set(),
     "federation": set(),

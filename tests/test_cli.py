@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from rayfl import cli
 from rayfl.commands.listings import LISTINGS
 from rayfl.commands.registries import find_registry
 from rayfl.errors import DataError, PhaseError, RayflError, StorageError
+from rayfl.run.signals import STOPPING
 from rayfl.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -38,8 +40,12 @@ def invoked(*words: str) -> str:
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     """Exit code and standard error of a command that fails."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
     with pytest.raises(SystemExit) as left:
         cli.main(list(words))
+    for number, handler in before.items():
+        # A command leaves its signals ignored: its process ends with it.
+        signal.signal(number, handler)
     assert isinstance(left.value.code, int)
     return left.value.code, capsys.readouterr().err
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.nodes import born
-from tests.reliability.drills import ROOT, descendants
-from tests.sockets import Listener, listeners_of, user_environment
+from tests.commands import free_ports
+from tests.nodes import born, wait_for
+from tests.reliability.clean_shell import Command
+from tests.reliability.drills import descendants
+from tests.sockets import Listener, listeners_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -41,56 +40,38 @@ SEEN = ("/gcs_server ", "/raylet/raylet ", "DashboardAgent", "RuntimeEnvAgent", 
 
 
 @contextmanager
-def started(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def started(folder: Path, *words: str) -> Iterator[Command]:
     """A command of a user's; whatever is left of it ends with the test."""
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "rayfl.cli", *words]
-    environment = {**user_environment(home), "PYTHONPATH": str(ROOT)}
-    with (folder / "said.txt").open("wb") as said:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=said, stderr=said, start_new_session=True
-        )
+    command = Command(folder, *words)
     try:
-        yield process
+        yield command
     finally:
-        below = {pid: born(pid) for pid in descendants(process.pid)}
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pid, start in below.items():
-            # An id that is somebody else's by now is left alone.
-            if start and born(pid) == start:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        command.end()
 
 
-def watch(folder: Path, process: subprocess.Popen[bytes], names: tuple[str, ...]) -> set[Listener]:
+def watch(command: Command, names: tuple[str, ...]) -> set[Listener]:
     """All that listens until each of these processes was seen to, or the command has ended."""
     found: set[Listener] = set()
     begun = time.monotonic()
-    while process.poll() is None:
-        found |= listeners_of(process.pid)
+    while not command.is_over:
+        found |= listeners_of(command.pid)
         if names and all(any(name in each.title for each in found) for name in names):
             return found
-        assert time.monotonic() - begun < PATIENCE, (folder / "said.txt").read_text()
+        assert time.monotonic() - begun < PATIENCE, command.text
         # To look costs more than what is looked at.
         time.sleep(0.3)
-    assert not names, (folder / "said.txt").read_text()
+    assert not names, command.text
     return found
 
 
 @pytest.mark.parametrize("kind", ["run", "sweep", pytest.param("study", marks=pytest.mark.alone)])
 def test_a_ray_of_our_own_listens_to_this_machine_alone(tmp_path: Path, kind: str) -> None:
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(SETTINGS[kind]))
-    with started(tmp_path, kind, "settings.yaml") as process:
-        found = watch(tmp_path, process, SEEN)
+    with started(tmp_path, kind, "settings.yaml") as command:
+        found = watch(command, SEEN)
     assert [each for each in sorted(found) if not each.loopback] == []
     assert not (tmp_path / "home" / ".ray").exists(), "its token ends with it"
-    assert "RAY_AUTH_MODE" not in (tmp_path / "said.txt").read_text()
+    assert "RAY_AUTH_MODE" not in command.text
 
 
 def test_a_report_listens_to_nobody(tmp_path: Path) -> None:
@@ -98,15 +79,23 @@ def test_a_report_listens_to_nobody(tmp_path: Path) -> None:
     del inline["resources"]
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(inline))
     for words in (["run", "run.yaml"], ["report", "rayfl"]):
-        with started(tmp_path, *words) as process:
-            assert watch(tmp_path, process, ()) == set()
-        assert process.returncode == 0, (tmp_path / "said.txt").read_text()
+        with started(tmp_path, *words) as command:
+            assert watch(command, ()) == set()
+        assert command.process.returncode == 0, command.text
 
 
-def test_the_ui_listens_to_this_machine_alone(tmp_path: Path) -> None:
-    with started(tmp_path, "ui", "--port", "5099") as process:
-        found = watch(tmp_path, process, ("mlflow",))
+def test_the_ui_listens_to_this_machine_alone_and_is_stopped_whole(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with started(tmp_path, "ui", "--port", str(port)) as command:
+        found = watch(command, ("mlflow",))
         time.sleep(1)
-        found |= listeners_of(process.pid)
-    assert {each.port for each in found} >= {5099}
+        found |= listeners_of(command.pid)
+        below = {pid: born(pid) for pid in descendants(command.pid)}
+        command.send(signal.SIGINT, group=True)
+        assert command.process.wait(PATIENCE) == 130, command.text
+    assert {each.port for each in found} >= {port}
     assert [each for each in sorted(found) if not each.loopback] == []
+    assert "stopped by SIGINT\n" in command.text
+    assert "Traceback" not in command.text
+    # What was killed is buried by somebody else, a moment later.
+    wait_for(lambda: not any(start and born(pid) == start for pid, start in below.items()), "end")

@@ -81,6 +81,44 @@ def test_the_lock_does_not_live_on_in_a_program_that_the_holder_started(tmp_path
         take_lock(tmp_path / "lock", "it").release()
 
 
+FORKING = """
+import os, signal, sys
+from pathlib import Path
+from rayfl.locks import take_lock
+lock = take_lock(Path(sys.argv[1]), "it")
+child = os.fork()
+if child == 0:
+    signal.pause()
+try:
+    lock.release()
+    take_lock(Path(sys.argv[1]), "it")
+    print("again")
+finally:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_a_lock_that_is_given_back_is_free_though_a_forked_process_has_it_open(
+    tmp_path: Path,
+) -> None:
+    words = [sys.executable, "-c", FORKING, str(tmp_path / "lock")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "again\n", done.stderr
+
+
+def test_a_lock_of_another_machine_on_smb_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the kernel denies it as it denies a file."""
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(LockHeldError, match="held by another process"):
+        take_lock(tmp_path / "lock", "it")
+
+
 def test_another_thread_of_the_same_process_is_kept_out_too(tmp_path: Path) -> None:
     refused: list[BaseException] = []
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from rayfl.durable import place_file, sync_files, write_file
+from rayfl.durable import make_folder, place_file, sync_files, write_file
 from rayfl.locks import FileLock, take_lock
 
 
@@ -40,7 +40,7 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        (root / "clients").mkdir(parents=True, exist_ok=True)
+        make_folder(root / "clients")
 
     def write(self, name: str, blob: bytes) -> None:
         place_file(self.root / name, blob)

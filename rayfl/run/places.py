@@ -41,7 +41,7 @@ class RunPlace(Protocol):
 def open_place(config: Config, address: str | None, stop: Stop) -> Iterator[RunPlace]:
     """The place that a configuration asks for, with a connection to Ray where that is needed."""
     if config.fleet == "inline":
-        yield InThisProcess(config)
+        yield InThisProcess(config, stop)
         return
     with stop.later(), connect_ray(address):
         yield OnRay(config, stop)
@@ -50,11 +50,12 @@ def open_place(config: Config, address: str | None, stop: Stop) -> Iterator[RunP
 class InThisProcess:
     """Client after client, in the thread that asks."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, stop: Stop) -> None:
         if config.device == "cuda":
             rule = "fleet: inline runs on the CPU"
             raise ConfigError(broken(rule, "device: cuda", "Use fleet: ray."))
         self.config = config
+        self.stop = stop
         self.fleet: InlineFleet
 
     def take_in(
@@ -64,8 +65,14 @@ class InThisProcess:
         return {}
 
     def run(self, engine: Engine, emit: Emit) -> Outcome:
+        def emit_and_heed(record: dict[str, Any]) -> int:
+            told = emit(record)
+            # A method of somebody's may have caught all exceptions.
+            self.stop.heed()
+            return told
+
         try:
-            return engine.run(self.fleet, emit)
+            return engine.run(self.fleet, emit_and_heed)
         finally:
             self.fleet.close()
 

@@ -87,13 +87,14 @@ def run_plan(
     if not todo:
         return ran
     # Between two runs a signal finds these handlers; within one, the run's own.
-    with stop_on_signals(), _share_ray([run.config for run in todo], address):
+    with stop_on_signals() as stop, _share_ray([run.config for run in todo], address):
         parent = StudyRun(plan, say)
         locks = CellLocks(plan.order.folder, partial(_find_run, ConfigTrials()))
         status = "FAILED"
         left: list[PlannedRun] = []
         try:
             for number, run in enumerate(todo, start=1):
+                stop.heed()
                 if is_over():
                     status = "KILLED"
                     return ran

@@ -71,7 +71,12 @@ class Carrier:
     def _carry_rest(self) -> int:
         done = self.journal.noted().get("carried", 0)
         carried = 0
-        for kind, group in groupby(list(self.journal.lines(done)), key=_kind_of):
+        lines = list(self.journal.lines(done))
+        if lines:
+            # A loss of power must not take lines away that are noted as carried: those that are
+            # written in their place would never be.
+            self.journal.settle()
+        for kind, group in groupby(lines, key=_kind_of):
             batch = list(group)
             if kind == DAMAGED:
                 self._say_damaged(len(batch), done)

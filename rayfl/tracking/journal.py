@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rayfl.durable import sync_files
 from rayfl.errors import StorageError
 
 log = logging.getLogger("rayfl")
@@ -85,6 +86,10 @@ class Journal:
             raise StorageError(
                 f"the journal of a run must be writable; got {self.path} ({error}). {remedy}"
             ) from error
+
+    def settle(self) -> None:
+        """Return when all entries have reached the disk."""
+        sync_files([self.path])
 
     def mend(self) -> None:
         """Cut off a last line that a crash or a full disk left unfinished: it would spoil the next

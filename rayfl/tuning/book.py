@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 
 from rayfl.config.schema import Config
+from rayfl.durable import write_file
 from rayfl.errors import ConfigError, broken
 from rayfl.run import store
 from rayfl.tracking.journal import Journal
@@ -66,12 +67,11 @@ class Book:
         book = cls(directory, sweep, time.strftime("%Y%m%d-%H%M%S"))
         # A sweep that died while it was being written has no begun.json, and begins afresh.
         (directory / "points.jsonl").unlink(missing_ok=True)
-        (directory / "sweep.yaml").write_text(
-            yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False)
-        )
+        settings = yaml.safe_dump(sweep.model_dump(mode="json"), sort_keys=False)
+        write_file(directory / "sweep.yaml", settings)
         for point in plan_points(sweep):
             book.add_point(point.values)
-        replace_text(directory / "begun.json", json.dumps({"stamp": book.stamp}))
+        write_file(directory / "begun.json", json.dumps({"stamp": book.stamp}))
         return book
 
     @classmethod
@@ -183,7 +183,7 @@ class Book:
             "digest": digest,
             "from": begun,
         }
-        replace_text(directory / "trial.json", json.dumps(note))
+        write_file(directory / "trial.json", json.dumps(note))
         return directory
 
 
@@ -344,10 +344,3 @@ def append_line(path: Path, entry: Mapping[str, Any]) -> None:
         file.write(json.dumps(entry) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file so that there is all of it or none."""
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    os.replace(part, path)

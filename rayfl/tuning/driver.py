@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,10 @@ def _say_nothing(text: str) -> None:
 
 def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> SweepResult:
     chosen = book.sweep
-    with connect_ray(address) if _count_left(book) else nullcontext():
+    with ExitStack() as stack:
+        if _count_left(book):
+            with stop.later():
+                stack.enter_context(connect_ray(address))
         base = config_of(chosen, next(list_corners(chosen)), chosen.seeds[0])
         tracker = Tracker(book.directory, tracking_uri(base), base.tracking.enabled)
         try:
@@ -110,7 +113,7 @@ def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> Sw
             stop.heed()
             result = _conclude_sweep(book, tracker)
         except BaseException as error:
-            stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
+            stopped = stop.asked or isinstance(error, (Interrupted, KeyboardInterrupt))
             tracker.finish("KILLED" if stopped else "FAILED", patience=0.5)
             raise
         tracker.finish("FAILED" if result.failed else "FINISHED")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray import tune
 
-from rayfl.run.experiment import Interrupted
+from rayfl.run.signals import Interrupted, signal_main_thread
 from rayfl.tuning.book import Book
 
 FAREWELL_SECONDS = 1.2
@@ -46,21 +46,38 @@ class SweepStop:
         self.book = book
         self.asked: int | None = None
         self._over = False
+        self._patient = False
         self._timer: threading.Timer | None = None
 
     def __call__(self, number: int, _: object) -> None:
         if self._over:
             return
         if self.asked is not None:
-            raise self.interruption()
+            if not self._patient:
+                raise self.interruption()
+            return
         self.asked = number
         _end_alarm_of_ray()
         with suppress(OSError):  # on a full disk trials end with their actors
             self.book.stop_file.touch()
         if number == signal.SIGTERM:
-            self._timer = threading.Timer(FAREWELL_SECONDS, _signal_main_thread, [number])
+            self._timer = threading.Timer(FAREWELL_SECONDS, signal_main_thread, [number])
             self._timer.daemon = True
             self._timer.start()
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """While Ray connects, no exception may be thrown into it; what it says of processes that
+        got the same signal is no news."""
+        self._patient = True
+        try:
+            yield
+        except Exception:
+            self.heed()
+            raise
+        finally:
+            self._patient = False
+        self.heed()
 
     def heed(self) -> None:
         """Raise what was asked for."""
@@ -95,18 +112,15 @@ def stop_by_signals(book: Book) -> Iterator[SweepStop]:
     before = {number: signal.signal(number, stop) for number in STOPPING}
     try:
         yield stop
+    except Exception as error:
+        # Ray's compiled code makes another error of what is raised while it waits.
+        if stop.asked is None:
+            raise
+        raise stop.interruption() from error
     finally:
         stop.end()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _signal_main_thread(number: int) -> None:
-    """Wake the main thread wherever it waits. An alarm would do so too, but belongs to the program
-    that a sweep may be a part of."""
-    main = threading.main_thread().ident
-    if main is not None:
-        signal.pthread_kill(main, number)
 
 
 def _end_alarm_of_ray() -> None:

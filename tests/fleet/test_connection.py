@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import RayError
 
 from rayfl.errors import ConfigError, ResourceError
 from rayfl.fleet.on_ray import own_ray
@@ -79,8 +80,16 @@ def test_wrong_settings_are_refused_without_waiting(fake: Ray) -> None:
     assert not early.thread.is_alive()
 
 
-def test_why_there_is_no_connection_is_told_where_it_is_wanted(fake: Ray) -> None:
-    fake.refusal = ConnectionError("nobody there")
+@pytest.mark.parametrize(
+    "refusal",
+    [ConnectionError("nobody there"), RayError("nobody there"), Exception("nobody there")],
+)
+def test_why_there_is_no_connection_is_told_where_it_is_wanted(
+    fake: Ray, refusal: Exception
+) -> None:
+    """Ray has errors of many kinds for it: that there is no token is a RayError, that a process
+    died while it was started a plain one."""
+    fake.refusal = refusal
     fake.gate.set()
     told = pytest.raises(ResourceError, match="at somewhere: nobody there")
     with connect_ahead({}, "somewhere"), told, connect_ray("somewhere"):
@@ -242,12 +251,15 @@ import ray  # a program of a user's may have done so before
 import os, signal
 from rayfl.fleet.on_ray.connection import connect_ahead, connect_ray
 from rayfl.fleet.on_ray.own_ray import asks_for_token
+from tests.reliability.drills import descendants
 from tests.sockets import listeners_of
 before = signal.getsignal(signal.SIGTERM)
 with connect_ahead({}, None), connect_ray(None):
     print(ray.get(ray.remote(lambda: 6 * 7).remote()), signal.getsignal(signal.SIGTERM) is before)
     print(asks_for_token())
     print([each for each in listeners_of(os.getpid()) if not each.loopback])
+    # What a terminal or `timeout` sends to the group is for the driver alone.
+    print([pid for pid in descendants(os.getpid()) if os.getpgid(pid) == os.getpgrp()])
 print(ray.is_initialized(), [name for name in os.environ if "AUTH" in name or "OSX" in name])
 """
 
@@ -264,6 +276,6 @@ def test_a_real_ray_begun_ahead(tmp_path: Path) -> None:
         env=user_environment(tmp_path),
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == ["42 True", "True", "[]", "False []"]
+    assert ended.stdout.splitlines() == ["42 True", "True", "[]", "[]", "False []"]
     assert "SIGTERM" not in ended.stderr
     assert not (tmp_path / ".ray").exists()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,8 @@ from rayfl.fleet.on_ray.kept_signals import (
     _write_action,
     keep_signal_handlers,
 )
+
+PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -95,6 +98,56 @@ def test_a_handler_that_the_main_thread_sets_meanwhile_stays(
     assert caught == [signal.SIGTERM]
 
 
+@pytest.mark.parametrize("place", ["main", "another"])
+def test_it_is_put_away_while_ray_is_still_connecting(place: str, caught: list[int]) -> None:
+    """That takes Ray seconds, in which a signal may come."""
+    before = handler_of(signal.SIGTERM)
+    found: list[bytes] = []
+
+    def connect() -> None:
+        with keep_signal_handlers():
+            take_signal_below_python()
+            waited = time.monotonic() + PATIENCE
+            while handler_of(signal.SIGTERM) != before and time.monotonic() < waited:
+                time.sleep(0.001)
+            found.append(handler_of(signal.SIGTERM))
+
+    in_thread(threading.Thread(target=connect)) if place == "another" else connect()
+    assert found == [before]
+
+
+def test_what_the_main_thread_ignores_meanwhile_stays_ignored(caught: list[int]) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def connect() -> None:
+        with keep_signal_handlers():
+            begun.set()
+            go_on.wait()
+            take_signal_below_python()
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    begun.wait()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignored = handler_of(signal.SIGTERM)
+    go_on.set()
+    thread.join()
+    assert handler_of(signal.SIGTERM) == ignored
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert caught == []
+
+
+def test_ray_sets_no_handler_of_python_s_meanwhile(caught: list[int]) -> None:
+    """Its own ends the process with the code 15."""
+    from ray._private import utils
+
+    ours, theirs = signal.getsignal(signal.SIGTERM), utils.set_sigterm_handler
+    with keep_signal_handlers():
+        utils.set_sigterm_handler(lambda *_: None)
+        assert signal.getsignal(signal.SIGTERM) is ours
+    assert utils.set_sigterm_handler is theirs
+
+
 def test_only_what_ray_says_of_signals_is_kept_quiet() -> None:
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("ray", logging.WARNING, "", 0, text, (), None)
@@ -105,11 +158,19 @@ def test_only_what_ray_says_of_signals_is_kept_quiet() -> None:
 
 
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from rayfl.fleet.on_ray.connection import connect_ahead, connect_ray
 from rayfl.fleet.on_ray.kept_signals import _read_action
 
 signal.signal(signal.SIGTERM, lambda number, _: print("caught", number, flush=True))
+seen, over = set(), threading.Event()
+
+def watch():
+    while not over.wait(0.0002):
+        seen.add(_read_action(signal.SIGTERM)[:8])
+
+watching = threading.Thread(target=watch)
+watching.start()
 ours = [_read_action(number)[:8] for number in (signal.SIGTERM, signal.SIGINT)]
 
 def say(moment):
@@ -123,6 +184,9 @@ for early in (True, False):
             say("connected")
             time.sleep(3.5)  # in three seconds Ray's handler would abort
     say("disconnected")
+over.set()
+watching.join()
+print("never another", len(seen) == 1)
 """
 
 
@@ -132,5 +196,5 @@ def test_a_real_ray_leaves_signals_alone() -> None:
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     said = ["connected True", "caught 15", "disconnected True", "caught 15"]
-    assert ended.stdout.splitlines() == said * 2
+    assert ended.stdout.splitlines() == [*said * 2, "never another True"]
     assert "SIGTERM" not in ended.stderr

@@ -9,9 +9,7 @@ import pytest
 
 from rayfl.errors import ConfigError, PhaseError, RayflError
 from rayfl.fleet.base import BaseFleet
-from rayfl.fleet.executor import Task
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.streams import Streams, StreamsOfPlace
 from rayfl.protocol import SERVER, NobodyLeft
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, holdings, spec
@@ -176,38 +174,6 @@ def test_draws_are_the_same_in_every_place(here: BaseFleet, on_ray: BaseFleet) -
 def test_another_seed_draws_otherwise(here: BaseFleet) -> None:
     other = InlineFleet(spec(seed=8), holdings())
     assert other.map(phases.draw, [0])[0] != here.map(phases.draw, [0])[0]
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
-def test_streams_that_are_lent_again_are_at_their_beginning(seed: int) -> None:
-    """Whatever was drawn from them, by any kind of draw, for whomever."""
-    lending = StreamsOfPlace(Streams(seed))
-    for client in range(4):
-        task = Task(client, 3, {}, {}, visit=client % 2, examined=client == 3)
-        lent = [lending.lend(task), lending.lend(task)]
-        assert lent[0] is not lent[1]
-        for stream in lent:
-            fresh = Streams(seed)(task)
-            assert str(stream.bit_generator.state) == str(fresh.bit_generator.state)
-            assert stream.permutation(9).tolist() == fresh.permutation(9).tolist()
-            stream.integers(7, dtype=np.int32)  # leaves half a draw behind
-        lending.take_back()
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
-def test_streams_never_repeat(seed: int) -> None:
-    streams = Streams(seed)
-    first, second = (
-        {
-            int(streams(Task(client, t, {}, {}, visit, examined)).integers(1 << 62, size=9)[draw])
-            for t in (-1, 0, 1, 5000)
-            for client in (-70_000, -1, 0, 1, 100_000)
-            for visit in (0, 1, 2, 3000)
-            for examined in (False, True)
-        }
-        for draw in (0, 8)
-    )
-    assert len(first | second) == 2 * 20 * 4 * 2
 
 
 def test_coordinators_draws_depend_on_round_and_purpose(fleet: BaseFleet) -> None:

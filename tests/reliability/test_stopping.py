@@ -33,10 +33,10 @@ def busy_machine(processes: int) -> Iterator[None]:
             other.wait()
 
 
-def check_stopped(drill: Drill, number: signal.Signals) -> None:
+def check_stopped(drill: Drill, number: signal.Signals, group: bool = False) -> None:
     """Its code, its checkpoint, one sentence and no stack."""
     drill.await_round(2)
-    os.kill(drill.process.pid, number)
+    (os.killpg if group else os.kill)(drill.process.pid, number)
     assert drill.ended() == 128 + number, drill.text
     name = drill.directory.name
     said = f"stopped by {number.name}; go on with the same command and --resume {name}"
@@ -48,16 +48,22 @@ def check_stopped(drill: Drill, number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.alone)]
+    ("number", "group"),
+    [
+        (signal.SIGTERM, True),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.alone),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.alone),
+    ],
 )
 def test_a_run_on_ray_is_stopped_beside_four_busy_processes(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, group: bool, tmp_path: Path
 ) -> None:
+    """Also by `timeout` and by Slurm, which send the signal to the group."""
     rare = "checkpoint.min_seconds=1000"
     drill = Drill(tmp_path, "method.pause=0.03", rare, "training.rounds=500")
     try:
         with busy_machine(4):
-            check_stopped(drill, number)
+            check_stopped(drill, number, group)
     finally:
         drill.end()
 

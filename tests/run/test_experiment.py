@@ -29,7 +29,8 @@ from rayfl.run.environment import (
     describe_machine,
     git_commit,
 )
-from rayfl.run.signals import Interrupted
+from rayfl.run.progress import Silent
+from rayfl.run.signals import Interrupted, Stop
 from tests.run.small_run import SETTINGS
 
 RAYFL = Path(sys.executable).with_name("rayfl")
@@ -409,3 +410,22 @@ def test_the_machine_is_described_without_its_name() -> None:
     facts = describe_machine()
     assert "cores" in facts["machine"]
     assert platform.node() not in str(facts)
+
+
+class Swallowing(Silent):
+    """Asks to stop in the second round, in a way that nobody notices."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        if record["round"] == 2:
+            self.stop.asked = signal.SIGTERM
+
+
+def test_a_stop_that_a_method_has_swallowed_is_heeded_after_the_round(home: Path) -> None:
+    stop = Stop()
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        rayfl.run(settings(home), stop=stop, progress=Swallowing(stop))
+    (manifest,) = sorted(home.glob("runs/*/checkpoints/round-*.json"))[-1:]
+    assert manifest.stem == "round-000002"

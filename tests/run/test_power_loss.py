@@ -1,17 +1,9 @@
 """A machine that loses its power in the middle of a checkpoint: whatever of the writes the disk
-has, the run goes on from a checkpoint that was finished, with its bits.
-
-Every write, rename and sync of a store is recorded. Then, for each moment, a disk is made as it may
-be found: what was synced is there; of what was not, any part may be, and files may be torn."""
+has, the run goes on from a checkpoint that was finished, with its bits."""
 
 from __future__ import annotations
 
-import os
-import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,113 +11,10 @@ from rayfl import durable
 from rayfl.errors import StorageError
 from rayfl.run.checkpoint import CheckpointStore
 from rayfl.run.directory import begin_directory, read_facts
+from tests.reliability.power_loss import Recorder, chances, found_after, lay_out
 from tests.run.snapshots import Entry, newest, snapshot, write
 
 ROUNDS = 5
-
-
-@dataclass
-class Recorder:
-    """What a program asked of the disk, in order."""
-
-    root: Path
-    steps: list[tuple[str, Any]] = field(default_factory=list)
-
-    def name(self, path: Any) -> str:
-        return os.path.relpath(os.fspath(path), self.root)
-
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_all, replace, fsync, unlink = durable._write_all, os.replace, os.fsync, os.unlink
-
-        def record_write(stream: Any, blob: bytes) -> int:
-            self.steps.append(("write", (self.name(stream.name), blob)))
-            return write_all(stream, blob)
-
-        def record_replace(part: Any, path: Any) -> None:
-            self.steps.append(("rename", (self.name(part), self.name(path))))
-            replace(part, path)
-
-        def record_fsync(descriptor: int) -> None:
-            self.steps.append(("sync", self.name(os.readlink(f"/proc/self/fd/{descriptor}"))))
-            fsync(descriptor)
-
-        def record_unlink(path: Any, **more: Any) -> None:
-            self.steps.append(("unlink", self.name(path)))
-            unlink(path, **more)
-
-        monkeypatch.setattr(durable, "_write_all", record_write)
-        monkeypatch.setattr(os, "replace", record_replace)
-        monkeypatch.setattr(os, "fsync", record_fsync)
-        monkeypatch.setattr(os, "unlink", record_unlink)
-
-
-@dataclass
-class Inode:
-    """A file's content on the disk, under whatever name."""
-
-    content: bytes
-    synced: bool = False
-
-
-Chance = Callable[[], float]
-
-
-def found_after(steps: list[tuple[str, Any]], chance: Chance) -> dict[str, bytes]:
-    """The files that a disk may have after these steps. `chance` below .5 loses what was not
-    synced, or tears it."""
-    inodes: dict[str, Inode] = {}
-    # Changes of names, each with whether the folder was synced after it.
-    changes: list[tuple[list[tuple[str, Inode | None]], str, list[bool]]] = []
-    for kind, what in steps:
-        if kind == "write":
-            name, blob = what
-            inodes[name] = Inode(blob)
-            changes.append(([(name, inodes[name])], os.path.dirname(name), [False]))
-        elif kind == "rename":
-            part, name = what
-            inodes[name] = inodes.pop(part)
-            moved: list[tuple[str, Inode | None]] = [(part, None), (name, inodes[name])]
-            changes.append((moved, os.path.dirname(name), [False]))
-        elif kind == "unlink":
-            inodes.pop(what, None)
-            changes.append(([(what, None)], os.path.dirname(what), [False]))
-        elif kind == "sync" and what in inodes:
-            inodes[what].synced = True
-        elif kind == "sync":
-            folder = "" if what == "." else what
-            for _, place, synced in changes:
-                synced[0] = synced[0] or place == folder
-    names: dict[str, Inode] = {}
-    for entries, _, synced in changes:
-        if synced[0] or chance() >= 0.5:
-            for name, inode in entries:
-                if inode is None:
-                    names.pop(name, None)
-                else:
-                    names[name] = inode
-    return {name: torn(inode, chance) for name, inode in names.items()}
-
-
-def torn(inode: Inode, chance: Chance) -> bytes:
-    """The content; of a file that was not synced, perhaps the beginning, or zeros."""
-    if inode.synced or chance() >= 0.5:
-        return inode.content
-    half = inode.content[: len(inode.content) // 2]
-    return half if chance() >= 0.5 else half + bytes(len(inode.content) - len(half))
-
-
-def chances(seed: int) -> list[Chance]:
-    """All that was not synced is lost; all is there; and some of the ways between."""
-    rng = random.Random(seed)
-    return [lambda: 0.0, lambda: 1.0, *[rng.random] * 12]
-
-
-def lay_out(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return folder
 
 
 def clients_of(round_: int) -> dict[int, dict[str, Entry]]:

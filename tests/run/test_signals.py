@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from rayfl.run.signals import STOPPING, Interrupted, Stop, stop_on_signals
+
+PATIENCE = 60.0
 
 
 def handlers() -> list[object]:
@@ -54,6 +57,83 @@ def test_a_patient_one_waits_for_its_moment() -> None:
         block()
 
 
+def test_who_asks_in_the_last_moment_of_patience_is_heeded() -> None:
+    def block() -> None:
+        with stop_on_signals() as stop, stop.later():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        block()
+
+
+def test_what_goes_wrong_after_a_signal_is_no_news() -> None:
+    """Ray's processes get a signal of the terminal's, too, and Ray complains of their death."""
+
+    def block() -> None:
+        with stop_on_signals() as stop, stop.later():
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise OSError("the node timed out")
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        block()
+
+
+class Mortal:
+    """Is told to stop in its finaliser, where Python drops what is raised."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0)
+
+
+def test_a_stop_that_is_lost_in_a_finaliser_is_asked_for_again() -> None:
+    before, hook = handlers(), sys.unraisablehook
+
+    def block() -> None:
+        with stop_on_signals():
+            Mortal()
+            time.sleep(PATIENCE)
+            raise AssertionError("the stop was lost")
+
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        block()
+    assert (handlers(), sys.unraisablehook) == (before, hook)
+
+
+def test_what_else_is_lost_is_told_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(str(lost.exc_value)))
+
+    class Clumsy:
+        def __del__(self) -> None:
+            raise ValueError("dropped")
+
+    with stop_on_signals():
+        Clumsy()
+    assert told == ["dropped"]
+
+
+LEAVING = """
+import atexit, os, signal, sys
+from rayfl.run.signals import stop_on_signals
+
+def tell():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
+
+atexit.register(tell)
+with stop_on_signals(to_the_end=True):
+    pass
+tell()
+sys.exit(3)
+"""
+
+
+def test_a_process_that_leaves_keeps_its_code() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 def test_one_within_another_is_the_same_and_says_where_to_go_on() -> None:
     before = handlers()
 
@@ -78,7 +158,8 @@ def test_after_an_inner_one_that_was_asked_the_outer_one_is_not_asked_again() ->
                 with stop_on_signals(Stop()):
                     os.kill(os.getpid(), signal.SIGTERM)
             finally:
-                assert handlers() == [signal.SIG_IGN, signal.SIG_IGN]
+                for number in STOPPING:
+                    os.kill(os.getpid(), number)
 
     with pytest.raises(Interrupted, match="SIGTERM"):
         command()

@@ -25,6 +25,7 @@ from rayfl.tracking.journal import Journal
 from rayfl.tracking.sqlite_store import COMPANIONS, State, prepare_store, read_state
 from rayfl.tracking.store import default_uri, list_addresses, open_client
 from tests.reliability.drills import ROOT
+from tests.reliability.power_loss import Recorder, chances, found_after, lay_out
 from tests.sockets import user_environment
 
 pytestmark = [
@@ -300,6 +301,23 @@ def test_a_damaged_note_doubles_nothing(output: Path, note: bytes) -> None:
     assert sync_journals(output, uri) == {"a": 5}
     assert journal.noted()["run_id"] == first
     assert runs_of(output) == {"a": ("FINISHED", [1, 2, 3])}
+
+
+def test_no_loss_of_power_leaves_more_noted_than_written(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else lines that are written in place of the lost ones would never be carried."""
+    recorder = Recorder(output / "runs")
+    with monkeypatch.context() as patch:
+        recorder.patch(patch)
+        journal = tell(output, "a")
+        sync_journals(output, default_uri(output))
+    assert journal.noted()["carried"] == 5
+    for moment in range(len(recorder.steps) + 1):
+        for number, chance in enumerate(chances(moment)):
+            folder = output / f"found-{moment}-{number}"
+            found = Journal(lay_out(folder, found_after(recorder.steps[:moment], chance)) / "a")
+            assert found.noted().get("carried", 0) <= len(list(found.lines()))
 
 
 def test_a_file_that_is_gone_keeps_nothing_else_from_being_carried(

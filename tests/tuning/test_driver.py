@@ -341,6 +341,42 @@ def test_a_second_signal_does_not_wait_for_trials(book: Book) -> None:
         ask_twice()
 
 
+def test_while_ray_connects_nothing_is_thrown_into_it(book: Book) -> None:
+    done: list[str] = []
+
+    def connect() -> None:
+        with stop_by_signals(book) as stop, stop.later():
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            done.append("connected")
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        connect()
+    assert done == ["connected"]
+
+
+def test_what_ray_says_of_processes_that_got_the_signal_too_is_no_news(book: Book) -> None:
+    def connect() -> None:
+        with stop_by_signals(book) as stop, stop.later():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise OSError("the node timed out")
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        connect()
+
+
+def test_what_ray_makes_of_a_stop_is_a_stop(book: Book) -> None:
+    """Its compiled code raises a SystemError from whatever is raised while it waits."""
+
+    def search() -> None:
+        with stop_by_signals(book):
+            os.kill(os.getpid(), signal.SIGINT)
+            raise SystemError("returned a result with an exception set")
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        search()
+
+
 def test_nothing_disturbs_the_way_out(book: Book) -> None:
     """While Ray disconnects, SIGTERM is nobody's: the timer must not fire then."""
     heard: list[int] = []

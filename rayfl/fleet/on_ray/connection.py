@@ -127,9 +127,9 @@ def _ray_session(address: str | None, place: str, **settings: Any) -> Iterator[N
     import ray
 
     try:
-        with keep_signal_handlers():
+        with keep_signal_handlers(connecting=True):
             ray.init(address, logging_level=logging.WARNING, **settings)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # of many kinds: nobody there, no token, a process that has died
         raise ResourceError(f"no Ray could be reached or started at {place}: {error}") from error
     try:
         yield

@@ -6,8 +6,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,12 +52,29 @@ def own_settings() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = False
     _read_environment_again()
     try:
-        yield
+        with _processes_of_their_own_session():
+            yield
     finally:
         for name in added:
             os.environ.pop(name, None)
         constants.ENABLE_RAY_CLUSTER = before
         _read_environment_again()
+
+
+@contextmanager
+def _processes_of_their_own_session() -> Iterator[None]:
+    """A signal to our group, of a terminal's or of `timeout`, is for us alone: Ray's processes are
+    needed for the last checkpoint. On Linux they end with us all the same, however we end."""
+    services: Any = import_module("ray._private.services")
+    before = getattr(services, "ConsolePopen", None)
+    if before is None or sys.platform != "linux":
+        yield
+        return
+    services.ConsolePopen = partial(before, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 def refuse_other_machines() -> None:
