@@ -20,6 +20,7 @@ PARTITIONS: Registry[Partition] = Registry(
         "groups": "rayfl.federation.partition.groups:WholeGroups",
         "explicit": "rayfl.federation.partition.explicit:ExplicitOwners",
     },
+    plugins="rayfl.partitions",
 )
 
 __all__ = ["PARTITIONS"]
