@@ -210,22 +210,33 @@ def registry_of(owner: type[BaseModel], setting: str) -> Registry[Any]:
     return found.registry
 
 
+def fields_of(owner: type[Any]) -> Mapping[str, Any]:
+    """The settings of a section or a component, as pydantic has them."""
+    # The one of sections, the other of components.
+    found: Mapping[str, Any] = getattr(owner, "model_fields", None) or getattr(
+        owner, "__pydantic_fields__", {}
+    )
+    return found
+
+
 def slots_of(owner: type[Any]) -> dict[str, Registry[Any]]:
     """The settings of a section or a component that hold components, with their registries."""
-    fields = getattr(owner, "model_fields", None) or getattr(owner, "__pydantic_fields__", {})
     found = {}
-    for name, field in fields.items():
-        marks = [*field.metadata, *_list_marks(field.annotation)]
-        registries = [mark.registry for mark in marks if isinstance(mark, _Slot)]
+    for name, field in fields_of(owner).items():
+        registries = [mark.registry for mark in list_marks(field) if isinstance(mark, _Slot)]
         if registries:
             found[name] = registries[0]
     return found
 
 
-def _list_marks(annotation: Any) -> list[Any]:
-    """The metadata of a type and of those within it, as in `Annotated[...] | None`."""
+def list_marks(field: Any) -> list[Any]:
+    """The metadata of a setting and of the types within it, as in `Annotated[...] | None`."""
+    return [*field.metadata, *_list_inner_marks(field.annotation)]
+
+
+def _list_inner_marks(annotation: Any) -> list[Any]:
     own = list(getattr(annotation, "__metadata__", ()))
-    return own + [mark for inner in get_args(annotation) for mark in _list_marks(inner)]
+    return own + [mark for inner in get_args(annotation) for mark in _list_inner_marks(inner)]
 
 
 def refused_as_value(registry: Registry[Any], spec: Any) -> Any:
@@ -302,9 +313,7 @@ def _fields_of(part: Any) -> Iterator[tuple[str, list[Any], bool]]:
 
 
 def _settings_of(part: Any) -> Mapping[str, Any]:
-    cls = type(part)
-    # The one of sections, the other of components.
-    return getattr(cls, "model_fields", None) or getattr(cls, "__pydantic_fields__", {})
+    return fields_of(type(part))
 
 
 def _is_neutral(value: Any, metadata: list[Any]) -> bool:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from rayfl.commands.listings import LISTINGS
 from rayfl.commands.registries import find_registry, read_docstring, read_field_notes
-from rayfl.component import SLOT_KEY, Registry, slots_of
+from rayfl.component import SLOT_KEY, Registry, fields_of, list_marks, slots_of
 from rayfl.config.catalogue import FACTS, SCHEMAS, field_sum, slug
 from rayfl.config.shipped import Kind
 
@@ -57,7 +57,8 @@ def make_schema(kind: Kind, whole: bool = True) -> Schema:
     if whole and kind != "run":
         made["$defs"] = {**_make_run()["$defs"], **made["$defs"]}
         made = _bring_home(made)
-    return {"$schema": DIALECT, "title": f"rayfl: {SCHEMAS[kind]}", **made}
+    head = {"$schema": DIALECT, "title": f"rayfl: {SCHEMAS[kind]}"}
+    return {**head, **made, **head}
 
 
 def _make_run() -> Schema:
@@ -83,7 +84,8 @@ def _make_study() -> Schema:
     like = {"type": "string", "description": "Another study, which this one changes."}
     schema["properties"] |= {"like": like, "base": _describe_base()}
     # What a study is `like` may have said the rest; null takes an axis away.
-    schema["required"] = []
+    for partial in (schema, schema["$defs"]["Printed"], schema["$defs"]["Score"]):
+        partial["required"] = []
     _allow_null(schema["properties"]["axes"])
     schema["properties"]["set"] = CHANGES
     for owner in ("Choice", "Rule"):
@@ -92,16 +94,18 @@ def _make_study() -> Schema:
 
 
 def _make_sweep() -> Schema:
-    from rayfl.tuning.schema import Domain, Sweep
+    from rayfl.tuning.schema import KINDS, Domain, Sweep
 
     schema = _describe_model(Sweep)
     # A domain serialises to what it was written as, so that only its fields tell of it.
     schema["$defs"]["Domain"] = _describe_model(Domain)
     schema["properties"]["base"] = _describe_base()
+    domains = [{"required": [kind]} for kind in KINDS]
+    nested = {"type": "object", "not": {"anyOf": domains}}
     schema["properties"]["search"] = {
         "type": "object",
         "description": "Dotted settings, and where their values come from.",
-        "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Domain"}, {"type": "object"}]},
+        "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Domain"}, nested]},
     }
     schema["properties"]["set"] = CHANGES
     return _link_slots(schema, BESIDE)
@@ -147,11 +151,11 @@ def _describe_model(model: type[BaseModel]) -> Schema:
     return schema
 
 
-def _iterate_sections(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """The models within a model."""
-    for field in model.model_fields.values():
+def _iterate_sections(owner: type[Any]) -> Iterator[type[Any]]:
+    """What has settings of its own within something."""
+    for field in fields_of(owner).values():
         for kind in _iterate_types(field.annotation):
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if isinstance(kind, type) and fields_of(kind):
                 yield kind
                 yield from _iterate_sections(kind)
 
@@ -163,10 +167,28 @@ def _iterate_types(annotation: Any) -> Iterator[Any]:
 
 
 def _add_notes(schema: Schema, owner: type[Any]) -> None:
-    """What stands behind a field in the source is its description."""
+    """What stands behind a field in the source is its description; and what may be written short
+    may be a number."""
+    properties = schema.get("properties", {})
+    for name in properties.keys() & set(_list_short_forms(owner)):
+        properties[name] = _admit_number(properties[name])
     for name, note in read_field_notes(owner).items():
-        if name in schema.get("properties", {}):
-            schema["properties"][name]["description"] = note
+        if name in properties:
+            properties[name]["description"] = note
+
+
+def _list_short_forms(owner: type[Any]) -> Iterator[str]:
+    """The settings that something is made of before they are looked at."""
+    for name, field in fields_of(owner).items():
+        if any(isinstance(mark, BeforeValidator) for mark in list_marks(field)):
+            yield name
+
+
+def _admit_number(setting: Schema) -> Schema:
+    aside = {key: setting[key] for key in ("default", "description") if key in setting}
+    rest = {key: value for key, value in setting.items() if key not in aside}
+    branches = rest.get("anyOf", [rest])
+    return {"anyOf": [*branches, {"type": "number"}], **aside}
 
 
 # -- components ------------------------------------------------------------------------------------
