@@ -51,7 +51,18 @@ with which labels (scenario) and of the final model.
 
 
 class RunCommand(click.Command):
-    """Ends its help with the keys that there are."""
+    """Ends its help with the keys that there are, and knows a key that was written as an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as refusal:
+            key = find_key(refusal.option_name.lstrip("-"))
+            if key:
+                refusal.message = (
+                    f"{refusal.message} Settings are written without dashes: {key}=..."
+                )
+            raise
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Keys"):
@@ -76,6 +87,17 @@ def list_keys() -> list[tuple[str, str]]:
         elif key != "base":
             rows.append((key, str(setting.get("description") or _describe_type(setting))))
     return rows
+
+
+def find_key(word: str) -> str:
+    """The setting that has this name, wherever it lies; empty where there is none."""
+    word = word.replace("-", "_")
+    for key, inner in list_keys():
+        if key == word:
+            return key
+        if key.endswith(".") and word in inner.split():
+            return key + word
+    return ""
 
 
 def _describe_type(setting: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ it), checkpoints, the journal of its tracking, and at the end `result.json` with
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -170,7 +171,8 @@ def refuse_unwritable(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         rule = "the output folder must be writable"
-        remedy = "Free some space or set output."
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "Free some space or set output." if full else "Set output to another folder."
         raise StorageError(broken(rule, f"{directory} ({error})", remedy)) from error
 
 

@@ -33,6 +33,10 @@ class Folder(OnDisk):
     form: ClassVar[str] = "a folder a class, or train and test with such folders,"
     sourced: ClassVar[bool] = False
 
+    @property
+    def remedy(self) -> str:
+        return "Set data.path to your folder of images, which has a folder a class"
+
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
         train_folder = folder / "train"
