@@ -77,7 +77,7 @@ def test_waiting_ends_where_nobody_waits_any_more() -> None:
 @pytest.mark.slow
 def test_a_run_on_a_cluster_that_is_not_there_is_refused_in_a_sentence(tmp_path: Path) -> None:
     [port] = free_ports(1)
-    words = [RAYFL, "run", "quickstart", "--quiet", "--address", f"127.0.0.1:{port}"]
+    words = [str(RAYFL), "run", "quickstart", "--quiet", "--address", f"127.0.0.1:{port}"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 6
     assert done.stderr.startswith(f"error: a Ray answers at 127.0.0.1:{port}; got connection ref")
@@ -90,7 +90,7 @@ def test_sigterm_ends_a_driver_whose_cluster_does_not_answer(tmp_path: Path) -> 
     """Whoever listens there takes the connection, and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        words = [RAYFL, "run", "quickstart", "--quiet", "--address", address]
+        words = [str(RAYFL), "run", "quickstart", "--quiet", "--address", address]
         driver = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
         connection, _ = listener.accept()
         time.sleep(0.2)

@@ -59,7 +59,10 @@ def _greets_back(host: str, port: int) -> bool:
         connection.sendall(GREETING)
         head = b""
         while len(head) < FRAME_HEAD:
-            received = connection.recv(FRAME_HEAD - len(head))
+            try:
+                received = connection.recv(FRAME_HEAD - len(head))
+            except ConnectionResetError:
+                return False
             if not received:
                 return False
             head += received
