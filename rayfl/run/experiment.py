@@ -124,11 +124,11 @@ def run(
     Interrupted
         The run was told to stop; its checkpoint is written.
     """
-    with stop_on_signals(stop) as stop, _prepared(config, address) as prepared:
+    with stop_on_signals(stop) as stop, _look_ahead(config, address) as prepared:
         return _claim_and_run(prepared, directory, resume, address, progress or Silent(), stop)
 
 
-def _prepared(
+def _look_ahead(
     config: Config | Mapping[str, Any] | PreparedRun, address: str | None
 ) -> AbstractContextManager[PreparedRun]:
     """What is to be run, with nothing known to be wrong with it."""

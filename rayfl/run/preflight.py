@@ -111,13 +111,13 @@ def _refuse_needless_work(config: Config) -> None:
         rule = "fleet: inline runs on the CPU"
         raise ConfigError(broken(rule, "device: cuda", "Use fleet: ray."))
     if config.fleet == "ray":
-        _require("ray")
+        _require_package("ray")
     if config.tracking.enabled:
-        _require("mlflow")
-        _require("matplotlib")
+        _require_package("mlflow")
+        _require_package("matplotlib")
 
 
-def _require(package: str) -> None:
+def _require_package(package: str) -> None:
     if find_spec(package) is None:
         refusal = explain_missing(ModuleNotFoundError(name=package))
         assert refusal is not None, f"{package} is not said to be wanted"

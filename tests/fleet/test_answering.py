@@ -47,7 +47,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("server", [SETTINGS], indirect=True)
 @pytest.mark.parametrize("before", ["", "ray://"])
 def test_a_server_of_grpc_answers(server: str, before: str) -> None:
-    refuse_silent_address(before + server)
+    assert _is_admitted(before + server)
 
 
 @pytest.mark.parametrize("server", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], indirect=True)
@@ -65,7 +65,15 @@ def test_nobody_does_not() -> None:
 
 @pytest.mark.parametrize("address", ["auto", "local", "somewhere"])
 def test_what_is_no_place_is_left_to_ray(address: str) -> None:
-    refuse_silent_address(address, patience=0.0)
+    assert _is_admitted(address)
+
+
+def _is_admitted(address: str) -> bool:
+    try:
+        refuse_silent_address(address, patience=5.0)
+    except ResourceError:
+        return False
+    return True
 
 
 def test_waiting_ends_where_nobody_waits_any_more() -> None:
