@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint types unit alone chromium bench results clean
+.PHONY: run test lint types unit alone chromium bench results dist matrix schemas clean
 
 run: $(VENV)/.ready
 	$(BIN)/rayfl quickstart
@@ -36,6 +36,18 @@ bench: $(VENV)/.ready
 results: $(VENV)/.ready
 	nice -n 15 $(BIN)/rayfl queue; status=$$?; $(BIN)/rayfl report --recorded -o docs; exit $$status
 
+# Wheel and sdist, and the wheel at work in a bare environment outside this checkout.
+dist:
+	PYTHON=$(PYTHON) .ci/dist
+
+# The same with the lowest and the newest libraries that the bounds admit, on every interpreter that is here.
+matrix:
+	.ci/matrix
+
+# JSON schemas beside the configurations, after a setting has changed.
+schemas: $(VENV)/.ready
+	$(BIN)/rayfl schema -o configs/schemas
+
 # One environment for both commands; made again when the requirements change.
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,4 +56,4 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) outputs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) outputs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

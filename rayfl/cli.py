@@ -7,20 +7,41 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rayfl.commands.json_output import AsJson
 from rayfl.commands.listings import LISTINGS
-from rayfl.errors import RayflError
+from rayfl.errors import RayflError, explain_missing
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
     from rayfl.run.signals import Interrupted
 
 GROUPS = {
+    "run": (
+        "rayfl.commands.run:run_command",
+        "Run a configuration; with -m, a whole grid of them.",
+    ),
+    "configs": (
+        "rayfl.commands.configs:configs_command",
+        "List the configurations that come with rayfl.",
+    ),
+    "init": (
+        "rayfl.commands.configs:init_command",
+        "Copy the configurations that come with rayfl into a folder of yours.",
+    ),
+    "schema": (
+        "rayfl.commands.schema:schema_command",
+        "JSON schema of configurations, for editors.",
+    ),
+    "completion": (
+        "rayfl.commands.completion:completion_command",
+        "What makes bash, zsh or fish complete commands, files, keys and values.",
+    ),
     "check": (
         "rayfl.commands.check:check",
         "Check a method of your own: the same bits everywhere, and that it learns.",
@@ -44,24 +65,26 @@ GROUPS = {
         "Tables, figures and a page of a study or an MLflow experiment.",
     ),
 }
-SHOWN = (
-    "test/accuracy",
-    "test/top5_accuracy",
-    "test/worst_client",
-    "test/macro_f1",
-    "test/loss",
-    "clusters/",
-    "reliability/",
-    "labels/",
-)
-"""Metrics that a run ends with on the screen, in this order; a slash at the end takes all below."""
-WIDTH = 26
 
 
 def _default_output() -> Path:
     from rayfl.config.schema import default_output
 
     return default_output()
+
+
+def _complete(name: str, *settings: str) -> Callable[..., list[str]]:
+    """A function of `rayfl.commands.completing`, or what it makes with some settings, imported when
+    it is called."""
+
+    def complete(*asked: Any) -> list[str]:
+        from rayfl.commands import completing
+
+        function = getattr(completing, name)
+        found: list[str] = (function(*settings) if settings else function)(*asked)
+        return found
+
+    return complete
 
 
 Output = click.option(
@@ -72,8 +95,15 @@ Output = click.option(
     show_default="RAYFL_OUTPUT, or outputs",
     help="The folder that runs lie below.",
 )
-ConfigFile = click.argument("config", type=click.Path(path_type=Path))
-Overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+ConfigFile = click.argument(
+    "config", type=click.Path(path_type=Path), shell_complete=_complete("offer_files", "run")
+)
+Overrides = click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE]...",
+    shell_complete=_complete("complete_overrides"),
+)
 
 
 class Commands(click.Group):
@@ -108,52 +138,16 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="rayfl")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def rayfl(debug: bool) -> None:
-    """Federated learning with noisy labels, simulated on Ray."""
+    """Federated learning with noisy labels, simulated on Ray.
 
-
-@rayfl.command()
-@ConfigFile
-@Overrides
-@click.option(
-    "--resume", metavar="RUN|auto", help="Take up a run again: its name, its directory, or `auto`."
-)
-@click.option(
-    "--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine."
-)
-@click.option("--quiet", is_flag=True, help="No progress, only the result.")
-def run(
-    config: Path, overrides: tuple[str, ...], resume: str | None, address: str | None, quiet: bool
-) -> None:
-    """Run CONFIG."""
-    from rayfl.config.files import read_config
-    from rayfl.config.schema import validate_config
-    from rayfl.fleet.host import spare_imports
-    from rayfl.fleet.on_ray.connection import connect_ahead
-    from rayfl.run.experiment import run as run_experiment
-    from rayfl.run.progress import progress_for
-
-    plain = read_config(config, overrides)
-    with connect_ahead(plain, address):
-        with spare_imports():
-            settings = validate_config(plain, str(config))
-        progress = progress_for(settings.training.rounds, quiet)
-        result = run_experiment(settings, resume=resume, address=address, progress=progress)
-    for name, value in _final_metrics(result.metrics):
-        click.echo(f"{name:{WIDTH}} {value:.4f}")
-    click.echo(f"{'run':{WIDTH}} {result.directory}")
-    click.echo(f"{'mlflow run':{WIDTH}} {result.mlflow_run_id or 'none'}")
-    click.echo(f"{'scenario sha256':{WIDTH}} {result.scenario_sha256}")
-    click.echo(f"{'model sha256':{WIDTH}} {result.sha256}")
-
-
-def _final_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """What a person wants to know of a finished run, in the order of `SHOWN`."""
-    chosen = []
-    for wanted in SHOWN:
-        for name, value in metrics.items():
-            if name == wanted or (wanted.endswith("/") and name.startswith(wanted)):
-                chosen.append((name, value))
-    return chosen
+    \b
+    Start here:
+      rayfl quickstart                 what wrong labels cost, in a minute
+      rayfl run quickstart             one run; rayfl run --help says what can be changed
+      rayfl run -m method=fedavg,fedrn seed=0..2
+      rayfl ui                         all runs in the MLflow UI
+      rayfl configs                    what comes with rayfl: methods, papers, sweeps
+    """
 
 
 @rayfl.command()
@@ -161,7 +155,7 @@ def _final_metrics(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
     "-c",
     "--config",
     type=click.Path(path_type=Path),
-    default=Path("configs/quickstart.yaml"),
+    default=Path("quickstart"),
     show_default=True,
     help="By default the one that comes with rayfl, wherever one stands.",
 )
@@ -193,9 +187,9 @@ def sync(output: Path, uri: str | None) -> None:
     """Carry what runs could not track, because the server was away, to MLflow."""
     from rayfl.config.secrets import mask_secrets
     from rayfl.tracking.carrier import sync_journals as carry
-    from rayfl.tracking.store import default_uri
+    from rayfl.tracking.store import choose_uri
 
-    target = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output.absolute())
+    target = choose_uri(output.absolute(), uri)
     try:
         carried = carry(output.absolute(), target)
     except Exception as error:
@@ -211,11 +205,12 @@ def sync(output: Path, uri: str | None) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 def ui(output: Path, port: int) -> None:
     """Open the MLflow UI on this project's store, on loopback."""
-    from rayfl.tracking.store import default_uri, list_addresses
+    from rayfl.config.secrets import mask_secrets
+    from rayfl.tracking.store import choose_uri, list_addresses
     from rayfl.tracking.ui_server import serve_until_stopped
 
-    uri = default_uri(output.absolute())
-    click.echo(f"http://127.0.0.1:{port}  ({uri})")
+    uri = choose_uri(output.absolute())
+    click.echo(f"http://127.0.0.1:{port}  ({mask_secrets(uri)})")
     for name, place in list_addresses(uri).items():
         click.echo(f"  {name}: http://127.0.0.1:{port}/{place}")
     command = [
@@ -236,17 +231,12 @@ def ui(output: Path, port: int) -> None:
 @rayfl.command()
 @Output
 @click.option("--address", help="A Ray cluster to look at.")
-def doctor(output: Path, address: str | None) -> None:
+@AsJson
+def doctor(output: Path, address: str | None, as_json: bool) -> None:
     """Check versions, Ray, GPUs, disk and the MLflow store; say what is wrong and what to do."""
-    from rayfl.commands.doctor import run_checks
+    from rayfl.commands.doctor import print_checks
 
-    failed = 0
-    for check in run_checks(output.absolute(), address):
-        failed += not check.good
-        click.echo(f"{'ok  ' if check.good else 'BAD '} {check.what:16} {check.found}")
-        if check.remedy:
-            click.echo(f"     {'':16} -> {check.remedy}")
-    if failed:
+    if print_checks(output.absolute(), address, as_json):
         raise SystemExit(1)
 
 
@@ -254,14 +244,15 @@ def add_registry_commands() -> None:
     """`rayfl methods`, `rayfl datasets` and so on: what a configuration can name."""
     for plural, described in LISTINGS.items():
 
-        def listing(name: str | None, plural: str = plural) -> None:
+        def listing(name: str | None, as_json: bool, plural: str = plural) -> None:
             from rayfl.commands.registries import show_registry
 
-            show_registry(plural, name)
+            show_registry(plural, name, as_json)
 
-        argument = click.Argument(["name"], required=False)
+        complete = _complete("offer_components", plural)
+        argument = click.Argument(["name"], required=False, shell_complete=complete)
         command = click.Command(plural, params=[argument], callback=listing, help=described.help)
-        rayfl.add_command(command)
+        rayfl.add_command(AsJson(command))
 
 
 add_registry_commands()
@@ -276,16 +267,21 @@ def main(arguments: list[str] | None = None) -> Any:
     # configuration.
     sys.path.insert(0, os.getcwd())
     words = sys.argv[1:] if arguments is None else arguments
+    if "_RAYFL_COMPLETE" in os.environ:
+        from rayfl.commands.completion import register_shells
+
+        register_shells()
     try:
         with stop_on_signals(to_the_end=True):
             return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
-    except RayflError as error:
-        if "--debug" in words:
+    except (RayflError, ModuleNotFoundError) as error:
+        refusal = explain_missing(error) if isinstance(error, ModuleNotFoundError) else error
+        if "--debug" in words or refusal is None:
             raise
         from rayfl.config.secrets import mask_secrets
 
-        click.echo(f"error: {mask_secrets(str(error))}", err=True)
-        sys.exit(error.exit_code)
+        click.echo(f"error: {mask_secrets(str(refusal))}", err=True)
+        sys.exit(refusal.exit_code)
     except Interrupted as interruption:
         click.echo(_explain_interruption(interruption), err=True)
         # What a shell expects of a command that a signal ended.

@@ -13,15 +13,18 @@ import importlib
 import inspect
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter
 from pydantic.dataclasses import dataclass as validated
 from typing_extensions import dataclass_transform
 
 from rayfl.errors import ConfigError, broken, suggest_nearest
+from rayfl.plugins import find_plugin, read_plugins
 
 T = TypeVar("T")
 Spec = str | Mapping[str, Any]
@@ -64,22 +67,75 @@ def _is_ours(named: object) -> bool:
     return str(getattr(named, "__module__", "")).partition(".")[0] == __package__
 
 
-class Registry(Generic[T]):
-    """Short names for the components of one kind, imported on first use."""
+Double = Callable[[str, str], type[Any] | None]
+"""By kind and name, a class that has a component's settings and nothing else."""
 
-    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+
+def _double_none(kind: str, name: str) -> None:
+    """Components themselves are built."""
+
+
+_DOUBLES: ContextVar[Double] = ContextVar("_DOUBLES", default=_double_none)
+
+
+@contextmanager
+def use_doubles(double: Double) -> Iterator[None]:
+    """Have the settings of some components checked without importing what the components need.
+
+    Parameters
+    ----------
+    double : callable
+        Given a kind and a name, a class with the settings of that component; None for the
+        component itself.
+    """
+    token = _DOUBLES.set(double)
+    try:
+        yield
+    finally:
+        _DOUBLES.reset(token)
+
+
+class Registry(Generic[T]):
+    """Short names for the components of one kind, imported on first use.
+
+    Parameters
+    ----------
+    kind : str
+        What a component of it is called.
+    entries : mapping
+        Import paths by name.
+    plugins : str or None
+        The entry-point group by which other packages add names; None where they cannot.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, str], plugins: str | None = None) -> None:
         self.kind = kind
         self.entries = dict(entries)
+        self.plugins = plugins
 
     def names(self) -> list[str]:
-        return sorted(self.entries)
+        """All names, those of other packages included."""
+        return sorted({*self.entries, *self.foreign_names()})
+
+    def foreign_names(self) -> list[str]:
+        """The names that other packages add."""
+        found = read_plugins(self.plugins) if self.plugins else {}
+        return sorted(set(found) - set(self.entries))
+
+    def path_of(self, name: str) -> str:
+        """The import path behind a name; what is no name is taken for a path."""
+        if name in self.entries:
+            return self.entries[name]
+        return (self.plugins and find_plugin(self.plugins, name)) or name
 
     def find(self, name: str) -> type[T]:
         """The class behind a short name or an import path."""
-        path = self.entries.get(name, name)
+        if (double := _DOUBLES.get()(self.kind, name)) is not None:
+            return cast(type[T], double)
+        path = self.path_of(name)
         if ":" not in path:
             known = ", ".join(self.names())
-            hint = f"unknown {self.kind} '{name}'. {suggest_nearest(name, self.entries)}".rstrip()
+            hint = f"unknown {self.kind} '{name}'. {suggest_nearest(name, self.names())}".rstrip()
             remedy = "or write an import path such as my_package.my_module:Name"
             raise ConfigError(f"{hint} Known: {known}; {remedy}")
         found = import_path(path, self.kind)
@@ -119,7 +175,9 @@ class Registry(Generic[T]):
         """The short name of a component, or the import path of one that has none."""
         cls = type(part)
         path = f"{cls.__module__}:{cls.__qualname__}"
-        return next((name for name, entry in self.entries.items() if entry == path), path)
+        own = (name for name, entry in self.entries.items() if entry == path)
+        added = (name for name in self.foreign_names() if self.path_of(name) == path)
+        return next(own, None) or next(added, path)
 
 
 def _list_ignored_settings(cls: type[Any]) -> list[str]:
@@ -137,6 +195,10 @@ def slot(registry: Registry[Any]) -> Any:
     return _Slot(registry)
 
 
+SLOT_KEY = "x-rayfl-slot"
+"""What a JSON schema has in a slot's place, with the kind of component that belongs there."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Slot:
     registry: Registry[Any]
@@ -149,6 +211,10 @@ class _Slot:
         ]
         return handler.generate_schema(annotated)
 
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        # Whoever writes a whole schema has the choices of each kind in one place.
+        return {SLOT_KEY: self.registry.kind}
+
 
 def registry_of(owner: type[BaseModel], setting: str) -> Registry[Any]:
     """The registry of a slot, which is a field of a section."""
@@ -157,6 +223,35 @@ def registry_of(owner: type[BaseModel], setting: str) -> Registry[Any]:
     if found is None:
         raise KeyError(f"{owner.__name__}.{setting} is no slot")
     return found.registry
+
+
+def fields_of(owner: type[Any]) -> Mapping[str, Any]:
+    """The settings of a section or a component, as pydantic has them."""
+    # The one of sections, the other of components.
+    found: Mapping[str, Any] = getattr(owner, "model_fields", None) or getattr(
+        owner, "__pydantic_fields__", {}
+    )
+    return found
+
+
+def slots_of(owner: type[Any]) -> dict[str, Registry[Any]]:
+    """The settings of a section or a component that hold components, with their registries."""
+    found = {}
+    for name, field in fields_of(owner).items():
+        registries = [mark.registry for mark in list_marks(field) if isinstance(mark, _Slot)]
+        if registries:
+            found[name] = registries[0]
+    return found
+
+
+def list_marks(field: Any) -> list[Any]:
+    """The metadata of a setting and of the types within it, as in `Annotated[...] | None`."""
+    return [*field.metadata, *_list_inner_marks(field.annotation)]
+
+
+def _list_inner_marks(annotation: Any) -> list[Any]:
+    own = list(getattr(annotation, "__metadata__", ()))
+    return own + [mark for inner in get_args(annotation) for mark in _list_inner_marks(inner)]
 
 
 def refused_as_value(registry: Registry[Any], spec: Any) -> Any:
@@ -233,9 +328,7 @@ def _fields_of(part: Any) -> Iterator[tuple[str, list[Any], bool]]:
 
 
 def _settings_of(part: Any) -> Mapping[str, Any]:
-    cls = type(part)
-    # The one of sections, the other of components.
-    return getattr(cls, "model_fields", None) or getattr(cls, "__pydantic_fields__", {})
+    return fields_of(type(part))
 
 
 def _is_neutral(value: Any, metadata: list[Any]) -> bool:

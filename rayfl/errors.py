@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class RayflError(Exception):
@@ -57,6 +57,33 @@ def broken(rule: str, got: object, remedy: str = "") -> str:
     """One sentence in the house form: `rule; got value. remedy`."""
     sentence = f"{rule}; got {got}"
     return f"{sentence}. {remedy}" if remedy else sentence
+
+
+PACKAGES: Mapping[str, str] = {
+    "ray": "Ray, on which `fleet: ray`, sweeps and `rayfl check` run",
+    "mlflow": "MLflow, which tracks runs",
+    "matplotlib": "matplotlib, which draws figures",
+}
+"""What an installation may lack where there is no build of it, and what of rayfl needs it."""
+
+
+def explain_missing(error: ModuleNotFoundError) -> ResourceError | None:
+    """One line about a package that is not installed, with the remedy; None for any other.
+
+    Parameters
+    ----------
+    error : ModuleNotFoundError
+        What the import ended in.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in PACKAGES:
+        return None
+    remedy = f"pip install {package}"
+    if package == "ray":
+        remedy += ", or set fleet=inline"
+    if package == "mlflow":
+        remedy += ", or set tracking.enabled=false"
+    return ResourceError(f"{PACKAGES[package]}, is not installed here. {remedy}.")
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from rayfl import cli
 from rayfl.commands.listings import LISTINGS
 from rayfl.commands.registries import find_registry
+from rayfl.commands.run import choose_metrics
 from rayfl.errors import DataError, PhaseError, RayflError, StorageError
 from rayfl.run.signals import STOPPING
 from rayfl.version import __version__
@@ -321,7 +322,7 @@ def test_a_run_ends_with_what_people_want_in_this_order() -> None:
         "test/macro_f1": 0.4,
         "test/accuracy": 0.5,
     }
-    names = [name for name, _ in cli._final_metrics(metrics)]
+    names = [name for name, _ in choose_metrics(metrics)]
     assert names == [
         "test/accuracy",
         "test/top5_accuracy",
@@ -383,12 +384,3 @@ def test_configurations_of_ones_own_come_before_those_of_the_package(home: Path)
     (home / "configs").mkdir()
     (home / "configs" / "quickstart.yaml").write_text("clients: 3")
     assert yaml.safe_load(invoked("config", "configs/quickstart.yaml"))["clients"] == 3
-
-
-def test_the_package_has_what_it_is_to_be_installed_with() -> None:
-    """What setuptools is told to take lies below the package."""
-    folder = ROOT / "rayfl" / "configs"
-    assert (folder / "quickstart.yaml").samefile(ROOT / "configs" / "quickstart.yaml")
-    names = {path.name for path in (folder / "methods").glob("*.yaml")}
-    assert names == {path.name for path in (ROOT / "configs" / "methods").glob("*.yaml")}
-    assert '"**/*.yaml"' in (ROOT / "pyproject.toml").read_text()

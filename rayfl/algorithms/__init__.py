@@ -46,4 +46,5 @@ METHODS: Registry[Algorithm] = Registry(
         "single_global": "rayfl.algorithms.single_global:SingleGlobal",
         "ssfl": "rayfl.algorithms.ssfl:SSFL",
     },
+    plugins="rayfl.methods",
 )

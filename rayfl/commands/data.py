@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from rayfl.commands.completing import offer_components
+from rayfl.commands.json_output import AsJson, print_json
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.dataset import Loader
 
@@ -18,21 +20,34 @@ ROOT = click.option(
 SETTINGS = click.argument("settings", nargs=-1, metavar="[SETTING=VALUE]...")
 
 
+NAME = click.argument("name", shell_complete=offer_components("datasets"))
+
+
 @click.group("data")
 def dataset_commands() -> None:
     """Bring datasets to disk and look at them."""
 
 
 @dataset_commands.command("list")
-def list_datasets() -> None:
-    """The names of the datasets."""
-    from rayfl.federation.datasets import DATASETS
+@ROOT
+@AsJson
+def list_datasets(root: Path | None, as_json: bool) -> None:
+    """The datasets: what is known of each, whether it is here, and else where it can be had."""
+    from rayfl.federation.availability import list_availability
+    from rayfl.federation.datasets import find_data_root
 
-    click.echo("\n".join(DATASETS.names()))
+    found = list_availability(root or find_data_root())
+    if as_json:
+        print_json([each._asdict() for each in found])
+        return
+    width = max(len(each.name) for each in found)
+    for each in found:
+        click.echo(f"{each.name:{width}}  {each.about}")
+        click.echo(f"{'':{width}}  {each.state}: {each.source}" if each.source else "")
 
 
 @dataset_commands.command("get")
-@click.argument("name")
+@NAME
 @SETTINGS
 @click.option(
     "--from", "source", help="registry, web, or a path or URL of a folder, an archive or a file."
@@ -63,7 +78,7 @@ def fetch_dataset(
 
 
 @dataset_commands.command("describe")
-@click.argument("name")
+@NAME
 @SETTINGS
 @ROOT
 @click.option(

@@ -7,8 +7,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import click
+
+from rayfl.commands.json_output import print_json
 
 PACKAGES = (
     "ray",
@@ -19,6 +23,7 @@ PACKAGES = (
     "scikit-learn",
     "pyarrow",
     "mlflow",
+    "psutil",
     "pydantic",
     "safetensors",
 )
@@ -54,6 +59,21 @@ def run_checks(output: Path, address: str | None) -> Iterator[Check]:
     yield check_disk(output)
     yield guard_check("mlflow store", lambda: check_store(output), STORE_REMEDY)
     yield guard_check("ray", lambda: _check_cluster(address), RAY_REMEDY)
+
+
+def print_checks(output: Path, address: str | None, as_json: bool) -> int:
+    """Carry out all checks and print each as soon as it is done; how many things are wrong."""
+    found = []
+    for check in run_checks(output, address):
+        found.append(check)
+        if as_json:
+            continue
+        click.echo(f"{'ok  ' if check.good else 'BAD '} {check.what:16} {check.found}")
+        if check.remedy:
+            click.echo(f"     {'':16} -> {check.remedy}")
+    if as_json:
+        print_json([asdict(check) for check in found])
+    return sum(not check.good for check in found)
 
 
 def guard_check(
@@ -111,9 +131,9 @@ def check_disk(output: Path) -> Check:
 def check_store(output: Path) -> str:
     """Whether the tracking store answers."""
     from rayfl.config.secrets import mask_secrets
-    from rayfl.tracking.store import default_uri, open_client
+    from rayfl.tracking.store import choose_uri, open_client
 
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output)
+    uri = choose_uri(output)
     experiments = open_client(uri).search_experiments()
     return f"{mask_secrets(uri)}: {len(experiments)} experiments"
 

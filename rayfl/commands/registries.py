@@ -9,16 +9,15 @@ import inspect
 import itertools
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
 
+from rayfl.commands.json_output import print_json
 from rayfl.commands.listings import LISTINGS
 from rayfl.component import Registry
+from rayfl.config.shipped import shipped_folder
 from rayfl.errors import ConfigError
-
-METHOD_CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "methods"
 
 
 def find_registry(plural: str) -> Registry[Any]:
@@ -28,7 +27,7 @@ def find_registry(plural: str) -> Registry[Any]:
     return found
 
 
-def show_registry(plural: str, name: str | None) -> None:
+def show_registry(plural: str, name: str | None, as_json: bool = False) -> None:
     """Print all components of a registry, a line each, or one of them whole.
 
     Parameters
@@ -36,8 +35,15 @@ def show_registry(plural: str, name: str | None) -> None:
     plural
         The registry's command, such as `methods`.
     name
-        A component's name, or an import path; None for all."""
+        A component's name, or an import path; None for all.
+    as_json
+        For programs: all that is known of each."""
     entries = find_registry(plural)
+    if as_json:
+        names = entries.names() if name is None else [name]
+        found = [_describe_plainly(each, entries.find(each)) for each in names]
+        print_json(found if name is None else found[0])
+        return
     if name is not None:
         lines = _describe_component(name, entries.find(name))
         click.echo("\n".join(lines))
@@ -47,6 +53,30 @@ def show_registry(plural: str, name: str | None) -> None:
         click.echo(f"{known:{width}}  {_describe_line(entries, known)}")
 
 
+def _describe_plainly(name: str, cls: type[Any]) -> dict[str, Any]:
+    """A component, as plain values."""
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    hints = get_type_hints(cls)
+    notes = read_field_notes(cls)
+    settings = {
+        field.name: {
+            "default": _format_default(field),
+            "type": _name_type(hints[field.name]),
+            "about": notes.get(field.name, ""),
+        }
+        for field in fields
+    }
+    return {
+        "name": name,
+        "path": f"{cls.__module__}:{cls.__qualname__}",
+        "about": read_docstring(cls),
+        "citation": getattr(cls, "citation", ""),
+        "settings": settings,
+        "metrics": dict(getattr(cls, "metrics", {})),
+        "deviations": list(getattr(cls, "deviations", ())),
+    }
+
+
 def _describe_line(entries: Registry[Any], name: str) -> str:
     """One-line description, with the citation where there is one; or why it cannot be used here."""
     try:
@@ -54,25 +84,25 @@ def _describe_line(entries: Registry[Any], name: str) -> str:
     except ConfigError as error:
         return f"(not available: {error})"
     citation = getattr(cls, "citation", "")
-    parts = [_read_docstring(cls).partition("\n")[0], citation and f"[{citation}]"]
+    parts = [read_docstring(cls).partition("\n")[0], citation and f"[{citation}]"]
     parts.append(_find_example(name))
     return "  ".join(filter(None, parts))
 
 
 def _find_example(name: str) -> str:
-    """The configuration that shows a method, where this is a checkout that has one."""
-    there = (METHOD_CONFIGS / f"{name}.yaml").is_file()
-    return f"configs/methods/{name}.yaml" if there else ""
+    """The configuration that shows a method, where there is one."""
+    there = (shipped_folder() / "methods" / f"{name}.yaml").is_file()
+    return f"methods/{name}" if there else ""
 
 
-def _read_docstring(cls: type[Any]) -> str:
+def read_docstring(cls: type[Any]) -> str:
     return inspect.getdoc(cls) or ""
 
 
 def _describe_component(name: str, cls: type[Any]) -> Iterator[str]:
     """Docstring, settings with types, defaults and what is said of them, what its metrics mean, and
     deviations from the paper."""
-    yield from (name, "", _read_docstring(cls), "")
+    yield from (name, "", read_docstring(cls), "")
     citation = getattr(cls, "citation", "")
     if citation:
         yield from (f"from: {citation}", "")
@@ -98,7 +128,7 @@ def _list_settings(cls: type[Any]) -> list[str]:
     """One line a setting."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     hints = get_type_hints(cls)
-    notes = _read_field_notes(cls)
+    notes = read_field_notes(cls)
     lines = []
     for field in fields:
         default = _format_default(field)
@@ -125,7 +155,7 @@ def _name_type(hint: Any) -> str:
     return str(name).replace("typing.", "")
 
 
-def _read_field_notes(cls: type[Any]) -> dict[str, str]:
+def read_field_notes(cls: type[Any]) -> dict[str, str]:
     """The text behind each field: the string that follows it in the class body, here and in its
     bases."""
     notes: dict[str, str] = {}

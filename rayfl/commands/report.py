@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from rayfl.commands.completing import complete_choices, offer_files
 from rayfl.commands.ledgers import LedgerFolder
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @click.command("report")
-@click.argument("source", metavar="[STUDY|EXPERIMENT]", required=False)
+@click.argument(
+    "source", metavar="[STUDY|EXPERIMENT]", required=False, shell_complete=offer_files("study")
+)
 @click.option(
     "-o",
     "--output",
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 )
 @click.option("--uri", help="The MLflow store; MLFLOW_TRACKING_URI, or the sqlite file in RUNS.")
 @click.option(
-    "--only", multiple=True, metavar="AXIS=A,B", help="Only these choices of a study's axis."
+    "--only",
+    multiple=True,
+    metavar="AXIS=A,B",
+    help="Only these choices of a study's axis.",
+    shell_complete=complete_choices,
 )
 @click.option(
     "--figures",
@@ -54,9 +60,9 @@ def report_command(
 ) -> None:
     """Write tables, figures and a page of finished runs. Nothing is run.
 
-    STUDY is a file; its cells are those that were last run in the output folder, or those that
-    --only names. EXPERIMENT is the name of an MLflow experiment, whose runs are grouped by method,
-    dataset, partition and noise.
+    STUDY is a file, or the name of one that comes with rayfl; its cells are those that were last
+    run in the output folder, or those that --only names. EXPERIMENT is the name of an MLflow
+    experiment, whose runs are grouped by method, dataset, partition and noise.
 
     What the output folder does not hold comes from the ledger, the folder `results` of this
     checkout: scores, but no curves. --recorded prints every table that the ledger has; with -o DIR
@@ -71,13 +77,14 @@ def report_command(
     from rayfl.config.schema import default_output
     from rayfl.report.material import make_slug
     from rayfl.report.publish import log_report, publish_report
-    from rayfl.tracking.store import default_uri
+    from rayfl.tracking.store import choose_uri
 
     folder = (runs or default_output()).absolute()
-    store = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(folder)
+    store = choose_uri(folder, uri)
     # A wrong name is refused before the runs are read, which takes a while.
     names = _parse_figures(figures)
     result = _gather_result(source, folder, store, only, open_ledger(ledger))
+    _refuse_empty(source, result, folder)
     where = (output or folder / "reports" / make_slug(result.name)).absolute()
     page = publish_report(result, where, names or _choose_usual_figures(source, result))
     counts = [len(cell.made) for cell in result.cells]
@@ -134,7 +141,7 @@ def _choose_usual_figures(source: str, result: StudyResult) -> list[str]:
     from rayfl.report.gallery import SLOW
     from rayfl.study.schema import FIGURES
 
-    if _is_study_file(source):
+    if _is_study(source):
         return result.study.figures or ["curves"]
     return [name for name in FIGURES if name not in SLOW]
 
@@ -147,21 +154,33 @@ def _gather_result(
     ledger: Ledger | None,
 ) -> StudyResult:
     """What is to be reported: a study file's cells, or an experiment's runs."""
-    if not _is_study_file(source):
+    if not _is_study(source):
         from rayfl.report.experiment_runs import read_experiment
 
         return read_experiment(source, store)
+    from rayfl.config.shipped import find_file
     from rayfl.study.gather import gather_results
     from rayfl.study.order import StudyOrder
 
-    path = Path(source)
+    path = find_file(Path(source), "study")
     order = StudyOrder(path, only, output=folder) if only else path
     return gather_results(order, folder, ledger=ledger)
 
 
+def _refuse_empty(source: str, result: StudyResult, folder: Path) -> None:
+    """A report of nothing is none."""
+    from rayfl.errors import ConfigError, broken
+
+    if any(cell.made for cell in result.cells):
+        return
+    rule = "a report is of runs that have been made"
+    command = f"rayfl study {source}" if _is_study(source) else "rayfl run"
+    raise ConfigError(broken(rule, f"none of {source} in {folder}", f"Run `{command} ...` first."))
+
+
 def _find_experiment(source: str, result: StudyResult) -> str:
     """The experiment that the report belongs to: the one that its runs are in."""
-    if not _is_study_file(source):
+    if not _is_study(source):
         return source
     for cell in result.cells:
         for record in cell.records.values():
@@ -169,6 +188,12 @@ def _find_experiment(source: str, result: StudyResult) -> str:
     return "rayfl"
 
 
-def _is_study_file(source: str) -> bool:
-    """Whether a study file is meant, and not an experiment."""
-    return source.endswith((".yaml", ".yml"))
+def _is_study(source: str) -> bool:
+    """Whether a study is meant, by its file or its name, and not an experiment."""
+    from rayfl.config.shipped import find_file
+    from rayfl.study.cells import is_study
+
+    if source.endswith((".yaml", ".yml")):
+        return True
+    found = find_file(Path(source), "study")
+    return found.is_file() and is_study(found)

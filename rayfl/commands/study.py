@@ -5,22 +5,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rayfl.commands.completing import complete_choices, complete_overrides, offer_files
+from rayfl.commands.json_output import AsJson, print_json
 from rayfl.commands.ledgers import LedgerFolder
 
 if TYPE_CHECKING:
     from rayfl.ledger.ledger import Ledger
+    from rayfl.study.order import StudyOrder
     from rayfl.study.plan import StudyPlan
     from rayfl.study.recording import Recorder
+    from rayfl.study.result import CellResult, StudyResult
     from rayfl.study.schema import ChoiceKey
 
 HELP = """Run the cells of the study FILE that are missing, then print its table.
 
 A study is a table or a figure of a paper as a file: a base configuration, axes, and the printed
-figures. See configs/paper. Runs that the output folder already holds (same configuration, same
+figures. FILE is a file of yours, or the name of one that comes with rayfl, such as fedds_table4
+(`rayfl configs` lists them). Runs that the output folder already holds (same configuration, same
 scenario) are not repeated, and an interrupted study goes on when the same command is given again.
 Overrides hold for every cell.
 
@@ -39,14 +44,18 @@ models.
 
 @click.command("study", help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument(
-    "file", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False)
+    "file",
+    required=False,
+    type=click.Path(path_type=Path, dir_okay=False),
+    shell_complete=offer_files("study"),
 )
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_overrides)
 @click.option(
     "--only",
     multiple=True,
     metavar="AXIS=A,B",
     help="Only these choices of an axis; may be given again.",
+    shell_complete=complete_choices,
 )
 @click.option("--seeds", metavar="N|LIST", help="How many seeds, or which ones: 3, or 0,4, or 4,")
 @click.option(
@@ -79,6 +88,7 @@ models.
 )
 @click.option("--yes", is_flag=True, help="Do not ask before hours of work.")
 @click.option("--quiet", is_flag=True, help="No progress, only the plan and the table.")
+@AsJson
 def study_command(
     file: Path | None,
     overrides: tuple[str, ...],
@@ -94,8 +104,10 @@ def study_command(
     seed: int,
     yes: bool,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     from rayfl.commands.ledgers import open_ledger, open_writable
+    from rayfl.config.shipped import find_file
     from rayfl.study.cells import load_study
     from rayfl.study.order import StudyOrder, parse_seeds
     from rayfl.study.plan import make_plan
@@ -106,21 +118,25 @@ def study_command(
         return
     if file is None:
         raise click.MissingParameter(param_type="argument", param_hint="FILE")
+    file = find_file(file, "study")
+    say = _say_nothing if as_json else click.echo
     listed = None if seeds is None else parse_seeds(seeds, load_study(file))
     order = StudyOrder(file, only, listed, scale, output, overrides)
     rows = open_writable(ledger) if record else open_ledger(ledger)
     plan = make_plan(order, ledger=rows)
     for line in plan.lines():
-        click.echo(line)
+        say(line)
     recorder = Recorder(order, rows) if record and rows is not None else None
     if recorder is not None:
-        click.echo(f"{recorder.ledger.folder}: {recorder.record_plan(plan)}")
+        say(f"{recorder.ledger.folder}: {recorder.record_plan(plan)}")
     if plan_only:
+        if as_json:
+            print_json(describe_plan(plan))
         return
     _refuse_empty(plan)
     if not yes:
         _agree_on_hours(plan)
-    _carry_out(plan, address, quiet, rows, recorder)
+    _carry_out(plan, address, quiet, rows, recorder, as_json)
 
 
 def _verify_rows(
@@ -174,6 +190,7 @@ def _carry_out(
     quiet: bool,
     ledger: Ledger | None,
     recorder: Recorder | None,
+    as_json: bool,
 ) -> None:
     """Run, print the table, exit with 1 if a run failed."""
     from rayfl.config.schema import Config
@@ -182,22 +199,29 @@ def _carry_out(
     from rayfl.study.runner import choose_exit_code, run_plan
 
     def show_progress(config: Config) -> Progress:
-        return progress_for(config.training.rounds, quiet)
+        return progress_for(config.training.rounds, quiet or as_json)
 
     try:
         tell = None if recorder is None else recorder.record_run
-        ran = run_plan(plan, click.echo, show_progress, address, tell)
+        say = _say_nothing if as_json else click.echo
+        ran = run_plan(plan, say, show_progress, address, tell)
     except (Interrupted, KeyboardInterrupt) as stopped:
         again = f"Go on with the same command:\n  {plan.order.command()}"
         click.echo(f"stopped; nothing is lost. {again}", err=True)
         sys.exit(choose_exit_code(stopped))
-    _show_table(plan, ran.failed, ledger)
+    _show_table(plan, ran.failed, ledger, as_json)
     if ran.failed:
         click.echo(f"{len(ran.failed)} cells failed; the same command tries them again", err=True)
         sys.exit(1)
 
 
-def _show_table(plan: StudyPlan, failed: Mapping[ChoiceKey, str], ledger: Ledger | None) -> None:
+def _say_nothing(text: str) -> None:
+    """What a person would read."""
+
+
+def _show_table(
+    plan: StudyPlan, failed: Mapping[ChoiceKey, str], ledger: Ledger | None, as_json: bool
+) -> None:
     """Print what the study came to, and leave it among the study's notes."""
     from rayfl.study.gather import gather_results
     from rayfl.study.text_table import format_table
@@ -205,7 +229,83 @@ def _show_table(plan: StudyPlan, failed: Mapping[ChoiceKey, str], ledger: Ledger
     problems = {**plan.problems, **failed}
     result = gather_results(plan.order, problems=problems, ledger=ledger)
     table = format_table(result)
-    click.echo(f"\n{table}")
     plan.order.notes.mkdir(parents=True, exist_ok=True)
     (plan.order.notes / "table.txt").write_text(f"{table}\n")
+    if as_json:
+        print_json(describe_study(result, plan.order))
+        return
+    click.echo(f"\n{table}")
     click.echo(f"\nruns {plan.order.folder / 'runs'}")
+    click.echo(f"next: {_suggest_report(plan.order)}")
+
+
+def _suggest_report(order: StudyOrder) -> str:
+    """The command that makes a page of what was run."""
+    import shlex
+
+    from rayfl.study.order import shorten_path
+
+    words = ["rayfl", "report", shorten_path(order.path, Path.cwd())]
+    if order.output is not None:
+        words += ["--runs", str(order.output)]
+    return shlex.join(words)
+
+
+# -- for programs ----------------------------------------------------------------------------------
+
+
+def describe_plan(plan: StudyPlan) -> dict[str, Any]:
+    """What would be run, as plain values."""
+    runs = [
+        {
+            "choices": run.cell.choices,
+            "seed": run.seed,
+            "over": run.is_over,
+            "seconds": run.estimate.seconds,
+            "at_least": run.estimate.at_least,
+        }
+        for run in plan.runs
+    ]
+    problems = [{"choices": key, "problem": why} for key, why in plan.problems.items()]
+    return {
+        "study": plan.order.study.title,
+        "command": plan.order.command(),
+        "runs": runs,
+        "problems": problems,
+        "seconds": plan.seconds,
+    }
+
+
+def describe_study(result: StudyResult, order: StudyOrder) -> dict[str, Any]:
+    """What a study came to, as plain values."""
+    return {
+        "study": result.study.title,
+        "command": order.command(),
+        "scale": result.scale,
+        "seeds": result.seeds,
+        "runs": order.folder / "runs",
+        "cells": list(map(_describe_cell, result.cells)),
+    }
+
+
+def _describe_cell(cell: CellResult) -> dict[str, Any]:
+    scores = {
+        name: {
+            "title": value.title,
+            "values": dict(zip(value.seeds, value.values, strict=False)),
+            "mean": value.mean,
+            "std": value.std,
+            "printed": value.printed_value,
+        }
+        for name, value in cell.scores.items()
+    }
+    return {
+        "choices": cell.choices,
+        "titles": cell.titles,
+        "kind": cell.kind,
+        "missing": cell.missing,
+        "scaled": cell.scaled,
+        "scores": scores,
+        "runs": {seed: record.directory for seed, record in cell.records.items()},
+        "command": cell.command,
+    }

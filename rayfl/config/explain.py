@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -35,6 +36,8 @@ def phrase_problem(item: Mapping[str, Any], model: type[BaseModel], settings: An
     if unknown:
         known = known_keys(model, settings, loc[:-1])
         hint = suggest_nearest(str(loc[-1]), known)
+        if not hint and len(loc) == 1:
+            hint = suggest_deeper(str(loc[-1]), model)
         return (
             f"{path} is not a known key. {hint} Known here: {', '.join(known) or 'none'}".replace(
                 ".  ", ". "
@@ -48,6 +51,17 @@ def phrase_problem(item: Mapping[str, Any], model: type[BaseModel], settings: An
     )
     got = "" if names_value(rule, item["input"]) else f"; got {show_value(item['input'])}"
     return f"{path}: {phrase_rule(rule)}{got}. {hint}".rstrip(" .")
+
+
+def suggest_deeper(word: str, model: type[BaseModel]) -> str:
+    """The setting of a section that may be meant by a key at the top: `training.rounds` by
+    `rounds`."""
+    places = {}
+    for name in model.model_fields:
+        for inner in known_keys(model, {}, [name]):
+            places[inner] = f"{name}.{inner}"
+    close = get_close_matches(word, places, n=1, cutoff=0.7)
+    return f"Did you mean '{places[close[0]]}'?" if close else ""
 
 
 def names_value(rule: str, value: Any) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import yaml
 
 from rayfl.component import add_import_folder, show_value
+from rayfl.config.shipped import find_base, find_file, refuse_other_kind, suggest_file
 from rayfl.errors import ConfigError, broken
 
 _YAML_ERRORS = (
@@ -35,23 +35,17 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Parameters
     ----------
     path : Path
-        A YAML file. Modules of one's own, with methods or datasets, are found in its folder.
+        A YAML file, or the name of one that comes with rayfl. Modules of one's own, with methods or
+        datasets, are found in its folder.
     overrides : sequence of str
         `key.sub=value` each; the value is read as YAML, and later ones win.
     """
-    settings = read_file(find_config(path))
+    place = find_file(path, "run")
+    refuse_other_kind(parse_file(place), path, "run")
+    settings = read_file(place)
     for override in overrides:
         settings = apply_override(settings, override)
     return settings
-
-
-def find_config(path: Path) -> Path:
-    """A configuration of one's own; or, where there is none, one that comes with rayfl: those under
-    `configs/`, from wherever one stands."""
-    if path.parts[:1] == ("configs",) and not path.exists():
-        packaged = Path(str(files("rayfl"))) / path
-        return packaged if packaged.exists() else path
-    return path
 
 
 def read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -70,7 +64,7 @@ def read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(broken(rule, show_value(bases)))
     merged: dict[str, Any] = {}
     for base in names:
-        merged = merge_settings(merged, read_file(path.parent / base, (*above, path)))
+        merged = merge_settings(merged, read_file(find_base(path.parent, base), (*above, path)))
     return merge_settings(merged, settings)
 
 
@@ -78,6 +72,9 @@ def parse_file(path: Path) -> dict[str, Any]:
     """The mapping that one YAML file holds."""
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        rule = "a configuration is a readable YAML file"
+        raise ConfigError(broken(rule, f"{path}, which is not there", suggest_file(path))) from None
     except (OSError, ValueError) as error:
         rule = "a configuration is a readable YAML file"
         raise ConfigError(broken(rule, f"{path} ({error})")) from None

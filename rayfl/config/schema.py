@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from typing_extensions import Self
 
 from rayfl.algorithms import METHODS
 from rayfl.component import (
@@ -28,7 +36,7 @@ from rayfl.config.files import (
     read_config,
 )
 from rayfl.config.secrets import mask_secrets
-from rayfl.errors import ConfigError
+from rayfl.errors import ConfigError, broken
 from rayfl.federation.paths import AbsolutePath
 from rayfl.federation.plan import FederationPlan, default_component
 from rayfl.learn.training import Training
@@ -159,6 +167,14 @@ class Config(FederationPlan):
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
     tracking: Tracking = Field(default_factory=Tracking)
     output: AbsolutePath = Field(default_factory=default_output, validate_default=True)
+
+    @model_validator(mode="after")
+    def _check_cohort(self) -> Self:
+        wanted = self.training.clients_per_round
+        if wanted is not None and wanted > self.clients:
+            rule = f"training.clients_per_round is at most clients ({self.clients})"
+            raise ValueError(broken(rule, wanted, "Lower it, or set more clients."))
+        return self
 
     def __getstate__(self) -> dict[Any, Any]:
         # First of all: the method and its like may be of modules that lie there.

@@ -29,6 +29,7 @@ MODELS: Registry[Architecture] = Registry(
         "torchvision": "rayfl.models.torchvision_nets:Torchvision",
         "vgg": "rayfl.models.cnn:VGG",
     },
+    plugins="rayfl.models",
 )
 
 ENCODERS: Registry[EncoderSpec] = Registry(

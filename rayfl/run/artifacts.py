@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from rayfl.run.environment import (
     library_versions,
 )
 from rayfl.run.signals import Interrupted
-from rayfl.tracking.store import default_uri
+from rayfl.tracking.store import choose_uri
 from rayfl.tracking.tracker import Tracker
 from rayfl.version import __version__
 
@@ -46,8 +45,7 @@ HASTE_SECONDS = 0.5
 
 def tracking_uri(config: Config) -> str:
     """Where MLflow keeps a run: as configured, by MLFLOW_TRACKING_URI, or below the output."""
-    given = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    return given or default_uri(config.output)
+    return choose_uri(config.output, config.tracking.uri)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -231,21 +232,31 @@ def take_foreign_set(config: Config, public: PublicImages, shape: tuple[int, int
 
 def refuse_missing_sets(method: Algorithm, holdings: Holdings) -> None:
     """A method that reads a named set needs a scenario that has it."""
-    for name in method.needs:
-        if name in holdings.sets:
+    refuse_missing_names(type(method).__name__, method.needs, list(holdings.sets))
+
+
+def refuse_missing_names(owner: str, needs: Mapping[str, str], sets: Sequence[str]) -> None:
+    """The same where only the names are known.
+
+    Parameters
+    ----------
+    owner : str
+        The class of the method.
+    needs : mapping
+        The sets that it reads, and what of them.
+    sets : sequence of str
+        Those that there are.
+    """
+    for name in needs:
+        if name in sets:
             continue
         remedy = f"Set split.{name}, for example {{fraction: 0.1}} or {{per_class: 100}}."
         if name not in SERVER_SETS:
             # It is the method that is wrong: no split has such a set.
             guess = suggest_nearest(name, SERVER_SETS)
             remedy = " ".join(filter(None, [guess, f"A split knows {', '.join(SERVER_SETS)}."]))
-        raise ConfigError(
-            broken(
-                f"{type(method).__name__} needs the set '{name}'",
-                f"a split without it (sets: {', '.join(sorted(holdings.sets))})",
-                remedy,
-            )
-        )
+        got = f"a split without it (sets: {', '.join(sorted(sets))})"
+        raise ConfigError(broken(f"{owner} needs the set '{name}'", got, remedy))
 
 
 def filled_network(recipe: NetworkRecipe, weights: NDArray[np.float32]) -> nn.Module:

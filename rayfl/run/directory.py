@@ -5,12 +5,13 @@ it), checkpoints, the journal of its tracking, and at the end `result.json` with
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rayfl.errors import ConfigError, RayflError, StorageError, broken
 from rayfl.federation.scenario import Scenario
 from rayfl.locks import FileLock, LockHeldError, take_lock
 from rayfl.run.environment import describe_environment
+from rayfl.run.store import Record, read_record
 from rayfl.version import __version__
 
 log = logging.getLogger("rayfl")
@@ -59,12 +61,32 @@ def claim_directory(
     elif resume is None:
         folder, lock = _new_directory(config)
     elif str(resume) == "auto":
-        folder, lock = _free_directory(config) or _new_directory(config)
+        folder, lock = _free_directory(config) or _begin_anew(config)
     else:
         folder = _find_run(config, resume)
         lock = lock_directory(folder)
     with lock:
-        yield folder
+        try:
+            yield folder
+        finally:
+            if directory is None:
+                _discard_unbegun(folder)
+
+
+def find_finished(config: Config, resume: str | Path | None) -> Record | None:
+    """The run that is to be taken up again, where it has reached its last round already.
+
+    Parameters
+    ----------
+    config : Config
+        What is to be run.
+    resume : str or Path or None
+        As for `claim_directory`.
+    """
+    if resume is None or str(resume) == "auto":
+        return None
+    found = read_record(_find_run(config, resume))
+    return found if found is not None and found.rounds >= config.training.rounds else None
 
 
 def lock_directory(directory: Path, patience: float = 0.0) -> FileLock:
@@ -149,13 +171,28 @@ def refuse_unwritable(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         rule = "the output folder must be writable"
-        remedy = "Free some space or set output."
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "Free some space or set output." if full else "Set output to another folder."
         raise StorageError(broken(rule, f"{directory} ({error})", remedy)) from error
 
 
 def _new_directory(config: Config) -> tuple[Path, FileLock]:
     folder = config.output / "runs" / new_name(config)
     return folder, lock_directory(folder)
+
+
+def _begin_anew(config: Config) -> tuple[Path, FileLock]:
+    runs = config.output / "runs"
+    log.warning("no unfinished run like this one lies below %s: a new one begins", runs)
+    return _new_directory(config)
+
+
+def _discard_unbegun(folder: Path) -> None:
+    """A run that was refused before it began leaves no folder."""
+    if {path.name for path in folder.glob("*")} <= {"lock"}:
+        with suppress(OSError):
+            (folder / "lock").unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def _free_directory(config: Config) -> tuple[Path, FileLock] | None:

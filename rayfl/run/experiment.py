@@ -4,6 +4,7 @@ result."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.config.schema import Config, validate_config
+from rayfl.config.schema import Config
 from rayfl.federation.datasets import find_data_root
-from rayfl.federation.scenario import open_federation
 from rayfl.fleet.on_ray.connection import connect_ahead
 from rayfl.run.artifacts import conclude_run, track_run, tracking_uri
 from rayfl.run.assembly import (
     NetworkRecipe,
     build_holdings,
     filled_network,
-    refuse_missing_sets,
+    narrow_scenario,
 )
 from rayfl.run.directory import (
     begin_directory,
@@ -30,7 +30,8 @@ from rayfl.run.directory import (
     refuse_unwritable,
 )
 from rayfl.run.engine import Engine
-from rayfl.run.places import open_place
+from rayfl.run.places import RunPlace, open_place
+from rayfl.run.preflight import PreparedRun, prepare_run
 from rayfl.run.progress import Progress, Silent, Teller
 from rayfl.run.signals import Interrupted, Stop, stop_on_signals
 
@@ -90,7 +91,7 @@ class Result:
 
 
 def run(
-    config: Config | Mapping[str, Any],
+    config: Config | Mapping[str, Any] | PreparedRun,
     *,
     resume: str | Path | None = None,
     address: str | None = None,
@@ -102,8 +103,8 @@ def run(
 
     Parameters
     ----------
-    config : Config or mapping
-        A configuration, or the plain values of one.
+    config : Config or mapping or PreparedRun
+        A configuration, or the plain values of one; or one that has been looked at already.
     resume : str or Path, optional
         A run to take up again: its name or its directory, or `auto` for the newest unfinished one
         like it that nobody is at work on.
@@ -123,37 +124,56 @@ def run(
     Interrupted
         The run was told to stop; its checkpoint is written.
     """
-    plain = {"fleet": config.fleet} if isinstance(config, Config) else config
-    with stop_on_signals(stop) as stop, connect_ahead(plain, address):
-        settings = config if isinstance(config, Config) else validate_config(config)
-        with claim_directory(settings, directory, resume) as folder:
-            stop.directory = folder
-            result = _run_in(folder, settings, address, progress or Silent(), stop)
-            stop.directory = None
-            return result
+    with stop_on_signals(stop) as stop, _look_ahead(config, address) as prepared:
+        return _claim_and_run(prepared, directory, resume, address, progress or Silent(), stop)
+
+
+def _look_ahead(
+    config: Config | Mapping[str, Any] | PreparedRun, address: str | None
+) -> AbstractContextManager[PreparedRun]:
+    """What is to be run, with nothing known to be wrong with it."""
+    return nullcontext(config) if isinstance(config, PreparedRun) else prepare_run(config, address)
+
+
+def _claim_and_run(
+    prepared: PreparedRun,
+    directory: Path | None,
+    resume: str | Path | None,
+    address: str | None,
+    progress: Progress,
+    stop: Stop,
+) -> Result:
+    with claim_directory(prepared.config, directory, resume) as folder:
+        return _run_in(folder, prepared, address, progress, stop)
 
 
 def _run_in(
-    folder: Path, config: Config, address: str | None, progress: Progress, stop: Stop
+    folder: Path, prepared: PreparedRun, address: str | None, progress: Progress, stop: Stop
 ) -> Result:
     """The run itself, in a directory that is its own."""
-    dataset, scenario = open_federation(config, config.seeds_for("data"))
-    with refuse_unwritable(folder):
-        begin_directory(config, folder, scenario)
-    recipe = NetworkRecipe(config, dataset.shape, len(scenario.classes))
-    with track_run(config, folder, scenario) as tracker:
-        uri = config.checkpoint.uri or str(folder / "checkpoints")
-        features = (config.data_root or find_data_root()) / "features"
-        engine = Engine(config, scenario, uri, {"run": folder.name}, dataset.shape, features)
-        holdings = build_holdings(config, dataset, engine.scenario)
-        refuse_missing_sets(config.method, holdings)
-        with Teller(tracker, progress) as teller, open_place(config, address, stop) as place:
-            if said := place.take_in(dataset, scenario, holdings):
-                tracker.tags(said)
-            # On a cluster the images lie in the object store now, and are needed here no more.
-            del dataset, holdings
-            outcome = place.run(engine, teller)
-        conclude_run(tracker, config, scenario, folder, outcome, recipe)
+    config = prepared.config
+    scenario = prepared.scenario
+    recipe = NetworkRecipe(config, prepared.shape, len(scenario.classes))
+    with ExitStack() as while_running:
+        while_running.callback(progress.close)
+        while_running.enter_context(connect_ahead({"fleet": config.fleet}, address))
+        place = while_running.enter_context(open_place(config, address, stop))
+        said = _take_in(place, prepared)
+        with refuse_unwritable(folder):
+            begin_directory(config, folder, scenario)
+        # From here on there is something to go on with.
+        stop.directory = folder
+        with track_run(config, folder, scenario) as tracker:
+            tracker.tags(said)
+            uri = config.checkpoint.uri or str(folder / "checkpoints")
+            features = (config.data_root or find_data_root()) / "features"
+            meta = {"run": folder.name}
+            engine = Engine(config, scenario, uri, meta, prepared.shape, features)
+            with Teller(tracker, progress) as teller:
+                outcome = place.run(engine, teller)
+            while_running.close()
+            conclude_run(tracker, config, scenario, folder, outcome, recipe)
+    stop.directory = None
     return Result(
         config=config,
         directory=folder,
@@ -166,6 +186,14 @@ def _run_in(
         recipe=recipe,
         noise_rate=scenario.noise_rate(),
     )
+
+
+def _take_in(place: RunPlace, prepared: PreparedRun) -> Mapping[str, str]:
+    """Bring the data to where the rounds take place; what there is to say of that place."""
+    dataset = prepared.hand_over()
+    scenario = prepared.scenario
+    narrowed = narrow_scenario(prepared.config.method, scenario)
+    return place.take_in(dataset, scenario, build_holdings(prepared.config, dataset, narrowed))
 
 
 __all__ = [

@@ -43,7 +43,7 @@ def open_place(config: Config, address: str | None, stop: Stop) -> Iterator[RunP
     if config.fleet == "inline":
         yield InThisProcess(config, stop)
         return
-    with stop.later(), connect_ray(address):
+    with stop.later(), connect_ray(address, stop.heed):
         yield OnRay(config, stop)
 
 

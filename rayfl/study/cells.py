@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from rayfl.config.explain import explain_errors
 from rayfl.config.files import apply_override, merge_settings, parse_file
+from rayfl.config.shipped import find_base, find_file, kind_of, refuse_other_kind
 from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, apply_changes, is_meant
 
@@ -95,8 +96,8 @@ class Cell:
 
 
 def load_study(path: Path) -> Study:
-    """The study of a file."""
-    settings = read_study(path)
+    """The study of a file, or of the name of one that comes with rayfl."""
+    settings = read_study(find_file(path, "study"))
     try:
         return Study(**settings)
     except ValidationError as error:
@@ -107,7 +108,7 @@ def load_study(path: Path) -> Study:
 
 def is_study(path: Path) -> bool:
     """Whether a YAML file is a study's, not a run's."""
-    return bool({"axes", "like"} & set(parse_file(path)))
+    return kind_of(parse_file(path)) == "study"
 
 
 def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -123,6 +124,8 @@ def read_study(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         chain = " -> ".join(map(str, (*above, path)))
         raise ConfigError(f"`like` must not lead back to itself; got {chain}")
     settings = parse_file(path)
+    if not above:
+        refuse_other_kind(settings, path, "study")
     like = settings.pop("like", None)
     if not isinstance(like, str | None):
         raise ConfigError(f"{path}: `like` is the name of a study file; got {like!r}")
@@ -138,7 +141,7 @@ def _resolve_files(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     base = settings.get("base")
     if base is not None:
         names = [base] if isinstance(base, str) else base
-        whole = [str(folder / str(name)) for name in names]
+        whole = [str(find_base(folder, str(name))) for name in names]
         settings = {**settings, "base": whole}
     printed = settings.get("printed")
     if isinstance(printed, Mapping) and isinstance(printed.get("file"), str):

@@ -27,6 +27,7 @@ from pydantic import Field, ValidationError
 from rayfl.config.explain import explain_errors
 from rayfl.config.files import parse_file
 from rayfl.config.schema import Section, Seed
+from rayfl.config.shipped import refuse_other_kind
 from rayfl.errors import ConfigError, RayflError
 from rayfl.ledger.ledger import Ledger
 from rayfl.ledger.rows import Row
@@ -65,6 +66,7 @@ class Queue(Section):
 def load_queue(path: Path) -> Queue:
     """The queue of a file."""
     settings = parse_file(path)
+    refuse_other_kind(settings, path, "queue")
     try:
         return Queue(**settings)
     except ValidationError as error:

@@ -20,6 +20,19 @@ def default_uri(output: Path) -> str:
     return f"{SCHEME}{output / 'mlflow.db'}"
 
 
+def choose_uri(output: Path, given: str | None = None) -> str:
+    """The store that is meant: as given, by MLFLOW_TRACKING_URI, or below the output folder.
+
+    Parameters
+    ----------
+    output : Path
+        The folder that runs lie below.
+    given : str or None
+        What a configuration or a command line says.
+    """
+    return given or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output)
+
+
 def open_client(uri: str, thorough: bool = False) -> MlflowClient:
     """A client that gives up on a dead server in seconds, not minutes, and does not chat.
 

@@ -235,12 +235,9 @@ def list_rows(result: SweepResult) -> list[dict[str, Any]]:
     ]
 
 
-def write_result(result: SweepResult) -> list[Path]:
-    """`table.csv`, `table.json`, `best.yaml` and the figure; their paths."""
-    from rayfl.tuning.figure import draw_coordinates
-
-    folder, table_rows = result.directory, list_rows(result)
-    trials = [
+def list_trials(result: SweepResult) -> list[dict[str, Any]]:
+    """Every trial as plain values."""
+    return [
         {
             "trial": trial.id,
             "point": trial.point.number,
@@ -254,6 +251,14 @@ def write_result(result: SweepResult) -> list[Path]:
         }
         for trial in result.trials
     ]
+
+
+def write_result(result: SweepResult) -> list[Path]:
+    """`table.csv`, `table.json`, `best.yaml` and the figure; their paths."""
+    from rayfl.tuning.figure import draw_coordinates
+
+    folder, table_rows = result.directory, list_rows(result)
+    trials = list_trials(result)
     (folder / "table.json").write_text(
         json.dumps({"points": table_rows, "trials": trials}, indent=1)
     )

@@ -36,6 +36,7 @@ from rayfl.component import Count, Fraction, Natural, Registry, component, show_
 from rayfl.config.explain import explain_errors
 from rayfl.config.files import apply_override, merge_settings, parse_file, read_file
 from rayfl.config.schema import Section, Seed
+from rayfl.config.shipped import find_base, find_file, refuse_other_kind
 from rayfl.errors import ConfigError, broken, suggest_nearest
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint", "quniform")
@@ -304,12 +305,12 @@ def _flatten(written: Mapping[Any, Any], above: str = "") -> list[tuple[str, Any
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """The sweep of a file with overrides of it."""
-    settings = parse_file(path.expanduser().absolute())
+    place = find_file(path.expanduser(), "sweep").absolute()
+    settings = parse_file(place)
+    refuse_other_kind(settings, path, "sweep")
     for override in overrides:
         settings = apply_override(settings, override)
-    return read_sweep(
-        {"name": path.stem, **settings}, path.expanduser().absolute().parent, str(path)
-    )
+    return read_sweep({"name": place.stem, **settings}, place.parent, str(path))
 
 
 def read_sweep(settings: Mapping[str, Any], folder: Path, where: str = "sweep") -> Sweep:
@@ -323,5 +324,5 @@ def read_sweep(settings: Mapping[str, Any], folder: Path, where: str = "sweep") 
         raise ConfigError(f"{where}: keys are text; {error}") from None
     merged: dict[str, Any] = {}
     for base in [sweep.base] if isinstance(sweep.base, str) else sweep.base:
-        merged = merge_settings(merged, read_file(folder / base))
+        merged = merge_settings(merged, read_file(find_base(folder, base)))
     return sweep.model_copy(update={"base": [], "set": merge_settings(merged, sweep.set)})

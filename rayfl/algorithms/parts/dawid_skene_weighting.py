@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class DawidSkeneWeighting(Weighting):
 
     Needs `split.public`; labels of these images are never read.
     """
+
+    needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"public": "images"}
 
     iterations: Natural = 500
     """Most EM iterations. Paper: 500, the best of 50, 100, 500 and 1000; a comparison of counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from rayfl.component import Registry, component
 from rayfl.protocol import ClientId, Fleet, Replies
@@ -11,6 +12,9 @@ from rayfl.protocol import ClientId, Fleet, Replies
 
 class Weighting(ABC):
     """The weights of one round's average; their scale does not matter."""
+
+    needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {}
+    """Sets of the server's that it reads, and what of them."""
 
     def check(self, fleet: Fleet) -> None:  # noqa: B027 - most refuse none
         """Refuse, before the first round, a federation that this weighting cannot work on."""
@@ -47,4 +51,5 @@ WEIGHTINGS: Registry[Weighting] = Registry(
         "equal": "rayfl.algorithms.parts.weighting:Equal",
         "report": "rayfl.algorithms.parts.report_weighting:ByReport",
     },
+    plugins="rayfl.weightings",
 )

@@ -39,6 +39,7 @@ DATASETS: Registry[Loader] = Registry(
         "folder": f"{_HERE}.folder:Folder",
         "parquet": f"{_HERE}.parquet:Parquet",
     },
+    plugins="rayfl.datasets",
 )
 
 

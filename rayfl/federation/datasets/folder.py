@@ -58,6 +58,10 @@ class Folder(OnDisk):
     def labels_are_given(self) -> bool:
         return self.sites is not None
 
+    @property
+    def remedy(self) -> str:
+        return "Set data.path to your folder of images, which has a folder a class"
+
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
         files = _list_files(folder, flat=self.sites is not None)

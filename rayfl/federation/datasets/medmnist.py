@@ -91,7 +91,9 @@ FACTS: dict[str, ReleaseFacts] = {
 
 @component
 class MedMnist(OnDisk):
-    """One of the sets, at one size. The validation images stay unused."""
+    """Any of the twelve sets of MedMNIST, at one size; each has a name of its own, too.
+
+    The validation images stay unused."""
 
     dataset: SetName
     size: Literal[28, 64, 128, 224] = 28
@@ -171,59 +173,83 @@ def _take_one_label(labels: NDArray[Any]) -> Ints:
 
 @component
 class PathMnist(MedMnist):
+    """Colon tissue under the microscope, 9 kinds, in colour: 89,996 and 7,180."""
+
     dataset: SetName = "pathmnist"
 
 
 @component
 class ChestMnist(MedMnist):
+    """Chest X-rays, some finding or none, grey: 78,468 and 22,433."""
+
     dataset: SetName = "chestmnist"
 
 
 @component
 class DermaMnist(MedMnist):
+    """Pigmented skin, 7 conditions, in colour: 7,007 and 2,005."""
+
     dataset: SetName = "dermamnist"
 
 
 @component
 class OctMnist(MedMnist):
+    """Retinas by optical coherence tomography, 4 diagnoses, grey: 97,477 and 1,000."""
+
     dataset: SetName = "octmnist"
 
 
 @component
 class PneumoniaMnist(MedMnist):
+    """Children's chest X-rays, pneumonia or normal, grey: 4,708 and 624."""
+
     dataset: SetName = "pneumoniamnist"
 
 
 @component
 class RetinaMnist(MedMnist):
+    """Eye fundus, 5 grades of diabetic retinopathy, in colour: 1,080 and 400."""
+
     dataset: SetName = "retinamnist"
 
 
 @component
 class BreastMnist(MedMnist):
+    """Breast ultrasound, malignant or not, grey: 546 and 156."""
+
     dataset: SetName = "breastmnist"
 
 
 @component
 class BloodMnist(MedMnist):
+    """Blood cells, 8 types, in colour: 11,959 and 3,421."""
+
     dataset: SetName = "bloodmnist"
 
 
 @component
 class TissueMnist(MedMnist):
+    """Kidney cells, 8 types, grey: 165,466 and 47,280."""
+
     dataset: SetName = "tissuemnist"
 
 
 @component
 class OrganAMnist(MedMnist):
+    """Abdominal CT, axial, 11 organs, grey: 34,561 and 17,778."""
+
     dataset: SetName = "organamnist"
 
 
 @component
 class OrganCMnist(MedMnist):
+    """Abdominal CT, coronal, 11 organs, grey: 12,975 and 8,216."""
+
     dataset: SetName = "organcmnist"
 
 
 @component
 class OrganSMnist(MedMnist):
+    """Abdominal CT, sagittal, 11 organs, grey: 13,932 and 8,827."""
+
     dataset: SetName = "organsmnist"

@@ -54,6 +54,7 @@ NOISES: Registry[Noise] = Registry(
         "instance": "rayfl.federation.noise.instance:Instance",
         "mixed": "rayfl.federation.noise.mixed:Mixed",
     },
+    plugins="rayfl.noises",
 )
 
 __all__ = ["NOISES", "RATES", "Rates"]

@@ -21,6 +21,7 @@ PARTITIONS: Registry[Partition] = Registry(
         "sites": "rayfl.federation.partition.sites:WholeSites",
         "explicit": "rayfl.federation.partition.explicit:ExplicitOwners",
     },
+    plugins="rayfl.partitions",
 )
 
 __all__ = ["PARTITIONS"]

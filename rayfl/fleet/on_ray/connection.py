@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from rayfl.errors import ResourceError
+from rayfl.fleet.on_ray.answering import refuse_silent_address
 from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
 from rayfl.fleet.on_ray.own_ray import (
     is_own,
@@ -20,6 +21,8 @@ from rayfl.fleet.on_ray.own_ray import (
     warn_of_open_door,
 )
 
+HEED_SECONDS = 0.1
+
 
 class EarlyStart:
     """Ray, started in a thread of its own, which stays: Ray's processes end with the thread that
@@ -27,10 +30,15 @@ class EarlyStart:
 
     latest: ClassVar[EarlyStart | None] = None
 
-    def __init__(self, connection: AbstractContextManager[None]) -> None:
+    def __init__(self, address: str | None) -> None:
         self.tried, self.over = threading.Event(), threading.Event()
         self.refusal: Exception | None = None
-        self.thread = threading.Thread(target=self._keep, args=(connection,), name="ray")
+        connection = _open_connection(address, self.over.is_set)
+        # A Ray of our own is ended by the thread that started it, whatever becomes of the others. A
+        # cluster that has stopped answering must not keep a process from ending.
+        self.thread = threading.Thread(
+            target=self._keep, args=(connection,), name="ray", daemon=not is_own(address)
+        )
         self.thread.start()
 
     @classmethod
@@ -51,9 +59,15 @@ class EarlyStart:
         finally:
             self.tried.set()
 
-    def wait(self) -> None:
-        """Until there is a connection; or the reason why there is none."""
-        self.tried.wait()
+    def wait(self, heed: Callable[[], object]) -> None:
+        """Until there is a connection; or the reason why there is none.
+
+        Parameters
+        ----------
+        heed
+            Called meanwhile, again and again; what it raises ends the wait."""
+        while not self.tried.wait(HEED_SECONDS):
+            heed()
         if self.refusal is not None:
             raise self.refusal
 
@@ -72,12 +86,15 @@ def connect_ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[
     address : str or None
         A cluster; by default RAY_ADDRESS, or a Ray of our own.
     """
-    import ray
-
-    if settings.get("fleet", "ray") != "ray" or EarlyStart.under_way() or ray.is_initialized():
+    if settings.get("fleet", "ray") != "ray" or EarlyStart.under_way():
         yield
         return
-    EarlyStart.latest = early = EarlyStart(_open_connection(address))
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    EarlyStart.latest = early = EarlyStart(address)
     try:
         yield
     finally:
@@ -86,7 +103,7 @@ def connect_ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[
 
 
 @contextmanager
-def connect_ray(address: str | None) -> Iterator[None]:
+def connect_ray(address: str | None, heed: Callable[[], object] = lambda: None) -> Iterator[None]:
     """A connection to the cluster that is there, or a Ray of our own on this machine that ends with
     us.
 
@@ -94,11 +111,13 @@ def connect_ray(address: str | None) -> Iterator[None]:
     ----------
     address : str or None
         A cluster; by default RAY_ADDRESS, or a Ray of our own.
+    heed : callable
+        Called while another thread connects; what it raises ends the wait.
     """
     import ray
 
     if (early := EarlyStart.under_way()) is not None:
-        early.wait()
+        early.wait(heed)
     if ray.is_initialized():
         yield
         return
@@ -107,7 +126,9 @@ def connect_ray(address: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _open_connection(address: str | None) -> Iterator[None]:
+def _open_connection(
+    address: str | None, is_over: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Only our own connection ends, and with it a Ray that it started; a cluster stays."""
     if is_own(address):
         with own_settings(), _ray_session("local", "this machine", include_dashboard=False):
@@ -116,6 +137,7 @@ def _open_connection(address: str | None) -> Iterator[None]:
             yield
         return
     place = address or os.environ["RAY_ADDRESS"]
+    refuse_silent_address(place, is_over)
     with _ray_session(address, place):
         warn_of_open_door(place)
         yield

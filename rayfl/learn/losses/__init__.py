@@ -17,6 +17,7 @@ LOSSES: Registry[SampleLoss] = Registry(
         "symce": "rayfl.learn.losses.symmetric_ce:SymmetricCrossEntropy",
         "logitclip": "rayfl.learn.losses.logit_clip:LogitClip",
     },
+    plugins="rayfl.losses",
 )
 """What `method.loss` can name."""
 

@@ -143,3 +143,12 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(DataError, match=r"octmnist\.npz must be a whole \.npz of MedMNIST"):
         DATASETS.build("octmnist").load(tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_each_set_says_what_it_is_and_how_large(name: str) -> None:
+    said = DATASETS.find(name).__doc__ or ""
+    train, test = FACTS[name].sizes[0]
+    assert said.endswith(f": {train:,} and {test:,}.")
+    classes = len(FACTS[name].names.split("|"))
+    assert classes == 2 or f" {classes} " in said

@@ -1,0 +1,1 @@
+"""A method and a noise for rayfl."""
