@@ -39,6 +39,14 @@ GROUPS = {
         "rayfl.commands.queue:queue_command",
         "Work through a list of studies and record every run; --state says what is left.",
     ),
+    "promote": (
+        "rayfl.commands.promote:promote_command",
+        "Register the model of a run in MLflow, under a name.",
+    ),
+    "ui": (
+        "rayfl.commands.ui:ui_command",
+        "Open the MLflow UI on this project's store, on loopback.",
+    ),
     "report": (
         "rayfl.commands.report:report_command",
         "Tables, figures and a page of a study or an MLflow experiment.",
@@ -131,6 +139,7 @@ def run(
     from rayfl.fleet.on_ray.connection import connect_ahead
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.progress import progress_for
+    from rayfl.run.summary import suggest_looking
 
     plain = read_config(config, overrides)
     with connect_ahead(plain, address):
@@ -141,6 +150,8 @@ def run(
     for name, value in _final_metrics(result.metrics):
         click.echo(f"{name:{WIDTH}} {value:.4f}")
     click.echo(f"{'run':{WIDTH}} {result.directory}")
+    if result.mlflow_run_id is not None:
+        click.echo(f"{'look at it':{WIDTH}} {suggest_looking(result.config.output)}")
     click.echo(f"{'mlflow run':{WIDTH}} {result.mlflow_run_id or 'none'}")
     click.echo(f"{'scenario sha256':{WIDTH}} {result.scenario_sha256}")
     click.echo(f"{'model sha256':{WIDTH}} {result.sha256}")
@@ -204,32 +215,6 @@ def sync(output: Path, uri: str | None) -> None:
     for name, entries in carried.items():
         click.echo(f"{name}: {entries} entries")
     click.echo(f"{sum(carried.values())} entries carried to {mask_secrets(target)}")
-
-
-@rayfl.command()
-@Output
-@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
-def ui(output: Path, port: int) -> None:
-    """Open the MLflow UI on this project's store, on loopback."""
-    from rayfl.tracking.store import default_uri, list_addresses
-
-    uri = default_uri(output.absolute())
-    click.echo(f"http://127.0.0.1:{port}  ({uri})")
-    for name, place in list_addresses(uri).items():
-        click.echo(f"  {name}: http://127.0.0.1:{port}/{place}")
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "ui",
-        "--backend-store-uri",
-        uri,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    os.execv(sys.executable, command)
 
 
 @rayfl.command()

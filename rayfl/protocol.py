@@ -12,7 +12,6 @@ carried out. docs/methods.md tells the life of a round.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -446,6 +445,19 @@ class Algorithm:
     def check(self, fleet: Fleet) -> None:
         """Refuse, before the first round, a federation that this method cannot work on."""
 
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        """What this method promises and does not do in a run like this one, a sentence each; told
+        before the first round.
+
+        Parameters
+        ----------
+        training
+            The run's rounds, participation and local settings.
+        clients
+            How many clients there are.
+        """
+        yield from ()
+
     def network(self, blueprint: Blueprint) -> torch.nn.Module:
         """The network that the method trains, made from the configured one."""
         return blueprint()
@@ -472,28 +484,3 @@ class Algorithm:
     def clusters(self, state: State) -> Mapping[ClientId, int]:
         """Which cluster each client is in, for methods that cluster them."""
         return {}
-
-
-def check_weights(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
-    """The weights by ascending id, without zeros; refused when they cannot make a mean.
-
-    Parameters
-    ----------
-    weights
-        Of one mean, by client.
-    """
-    chosen = {client: float(weights[client]) for client in sorted(weights)}
-    for client, weight in chosen.items():
-        if not math.isfinite(weight) or weight < 0:
-            rule = "weights of a mean are finite and not negative"
-            raise ConfigError(broken(rule, f"{weight} (client {client})"))
-    total = sum(chosen.values())
-    if not 0 < total < math.inf:
-        rule = f"weights of a mean have a {'finite' if total else 'positive'} sum"
-        raise ConfigError(broken(rule, f"{total} over {len(chosen)}"))
-    # Scaled by a power of two, which is exact, so that no product with a weight leaves the range of
-    # float64.
-    exponent = math.frexp(total)[1]
-    return {
-        client: math.ldexp(weight, -exponent) for client, weight in chosen.items() if weight > 0
-    }

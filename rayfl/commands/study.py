@@ -199,6 +199,7 @@ def _carry_out(
 
 def _show_table(plan: StudyPlan, failed: Mapping[ChoiceKey, str], ledger: Ledger | None) -> None:
     """Print what the study came to, and leave it among the study's notes."""
+    from rayfl.run.summary import suggest_report
     from rayfl.study.gather import gather_results
     from rayfl.study.text_table import format_table
 
@@ -209,3 +210,4 @@ def _show_table(plan: StudyPlan, failed: Mapping[ChoiceKey, str], ledger: Ledger
     plan.order.notes.mkdir(parents=True, exist_ok=True)
     (plan.order.notes / "table.txt").write_text(f"{table}\n")
     click.echo(f"\nruns {plan.order.folder / 'runs'}")
+    click.echo(f"next {suggest_report(plan.order.path, plan.order.folder)}")

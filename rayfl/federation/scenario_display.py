@@ -89,7 +89,7 @@ def list_client_rows(scenario: Scenario, most: int | None = None) -> list[tuple[
     realised = scenario.realised
     rows: list[tuple[str, ...]] = []
     for k in range(scenario.clients)[:most]:
-        nominal = format_percent(scenario.nominal[k])
+        nominal = format_percent(None if scenario.true is None else scenario.nominal[k])
         found = format_percent(None if realised is None else realised[k])
         rows.append((str(k), str(sizes[k]), str(held[k]), nominal, found))
     return rows
@@ -158,9 +158,9 @@ def draw_scenario_figures(scenario: Scenario) -> dict[str, Figure]:
         "classes_by_client": _draw_classes_by_client(scenario),
         "sizes": _draw_sizes_histogram(scenario),
     }
-    if scenario.true is not None or not np.isnan(scenario.nominal).all():
-        drawn["noise_by_client"] = _draw_noise_by_client(scenario)
+    # Where nobody knows the truth, a rate that labels were meant to have says nothing of them.
     if scenario.true is not None:
+        drawn["noise_by_client"] = _draw_noise_by_client(scenario)
         drawn["transition"] = _draw_transition(scenario, scenario.true)
     return drawn
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from rayfl.errors import ConfigError, broken
 from rayfl.fleet.executor import NOTHING, Done, Task
 from rayfl.fleet.sums.exact_sums import Grid
 from rayfl.fleet.sums.updates import UpdateId
-from rayfl.protocol import ClientId, Phase, Ref, Replies, Report, check_weights
+from rayfl.protocol import ClientId, Phase, Ref, Replies, Report
 
 if TYPE_CHECKING:
     from rayfl.fleet.base import BaseFleet
@@ -180,3 +181,28 @@ class FleetReplies(Replies):
         if not finished.chain:
             raise ConfigError(broken("`last` is asked of a chain", "the replies of a map"))
         return self.ref(order[-1])
+
+
+def check_weights(weights: Mapping[ClientId, float]) -> dict[ClientId, float]:
+    """The weights by ascending id, without zeros; refused when they cannot make a mean.
+
+    Parameters
+    ----------
+    weights
+        Of one mean, by client.
+    """
+    chosen = {client: float(weights[client]) for client in sorted(weights)}
+    for client, weight in chosen.items():
+        if not math.isfinite(weight) or weight < 0:
+            rule = "weights of a mean are finite and not negative"
+            raise ConfigError(broken(rule, f"{weight} (client {client})"))
+    total = sum(chosen.values())
+    if not 0 < total < math.inf:
+        rule = f"weights of a mean have a {'finite' if total else 'positive'} sum"
+        raise ConfigError(broken(rule, f"{total} over {len(chosen)}"))
+    # Scaled by a power of two, which is exact, so that no product with a weight leaves the range of
+    # float64.
+    exponent = math.frexp(total)[1]
+    return {
+        client: math.ldexp(weight, -exponent) for client, weight in chosen.items() if weight > 0
+    }

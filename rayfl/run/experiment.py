@@ -3,26 +3,20 @@ result."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rayfl.config.files import merge_settings, put_setting, read_config
 from rayfl.config.schema import Config, validate_config
 from rayfl.federation.datasets import find_data_root
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.on_ray.connection import connect_ahead
 from rayfl.run.artifacts import conclude_run, track_run, tracking_uri
-from rayfl.run.assembly import (
-    NetworkRecipe,
-    build_holdings,
-    filled_network,
-    refuse_missing_sets,
-)
+from rayfl.run.assembly import NetworkRecipe, build_holdings, refuse_missing_sets
+from rayfl.run.description import describe_run
 from rayfl.run.directory import (
     begin_directory,
     claim_directory,
@@ -31,90 +25,52 @@ from rayfl.run.directory import (
 )
 from rayfl.run.engine import Engine
 from rayfl.run.places import open_place
-from rayfl.run.progress import Progress, Silent, Teller
+from rayfl.run.progress import Progress, Teller, choose_progress
+from rayfl.run.result import Result
 from rayfl.run.signals import Interrupted, Stop, stop_on_signals
 
-if TYPE_CHECKING:
-    from torch import nn
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run.
-
-    Attributes
-    ----------
-    config : Config
-    directory : Path
-        Where everything about it lies.
-    history : list of dict
-        A record a round: `round`, `metrics` and `clock`.
-    sha256, scenario_sha256 : str
-        Hashes of the final models, and of who had which data with which labels.
-    mlflow_run_id : str or None
-    models : mapping
-        Flat weights by client; one under None where all have the same.
-    confusion : array or None
-        Of the last evaluation: rows are true classes.
-    noise_rate : float or None
-        The share of wrong labels over all clients; None where nobody knows the truth.
-    """
-
-    config: Config
-    directory: Path
-    history: list[dict[str, Any]]
-    sha256: str
-    scenario_sha256: str
-    mlflow_run_id: str | None
-    models: Mapping[int | None, NDArray[np.float32]]
-    confusion: NDArray[np.int64] | None
-    recipe: NetworkRecipe
-    noise_rate: float | None
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The last value of every metric."""
-        last: dict[str, float] = {}
-        for record in self.history:
-            last |= record["metrics"]
-        return last
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The global network (the first client's, for methods with several)."""
-        return self.network(next(iter(self.models)))
-
-    def network(self, client: int | None) -> nn.Module:
-        """The network of one client, or the global one."""
-        return filled_network(self.recipe, self.models[client])
+log = logging.getLogger("rayfl")
 
 
 def run(
-    config: Config | Mapping[str, Any],
+    config: Config | Mapping[str, Any] | str | Path | None = None,
     *,
     resume: str | Path | None = None,
     address: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     directory: Path | None = None,
     stop: Stop | None = None,
+    **settings: Any,
 ) -> Result:
     """Run one configuration.
 
+    >>> rayfl.run(method="fedprox", clients=5, training={"rounds": 2})  # doctest: +SKIP
+
     Parameters
     ----------
-    config : Config or mapping
-        A configuration, or the plain values of one.
+    config : Config, mapping, str or Path, optional
+        A configuration, the plain values of one, or its file; by default all is as `Config` has
+        it.
     resume : str or Path, optional
         A run to take up again: its name or its directory, or `auto` for the newest unfinished one
         like it that nobody is at work on.
     address : str, optional
         A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine.
-    progress : Progress, optional
-        Told of every round.
+    progress : Progress or bool, optional
+        Told of every round. By default a bar on a terminal and in a notebook, and nothing
+        elsewhere; False for nothing anywhere.
     directory : Path, optional
         Where the run is to lie; one that is there already is taken up again.
     stop : Stop, optional
         With it a caller whose thread gets no signals can end the run as a signal would.
+    **settings
+        Settings by name, laid onto `config` by the rules of `base`: `method="fedavg"`,
+        `noise={"name": "symmetric", "rate": 0.4}`; with dots as `**{"training.lr": 0.1}`.
+
+    Returns
+    -------
+    Result
+        History, networks, figures, and where everything lies.
 
     Raises
     ------
@@ -123,37 +79,75 @@ def run(
     Interrupted
         The run was told to stop; its checkpoint is written.
     """
-    plain = {"fleet": config.fleet} if isinstance(config, Config) else config
+    given = merge_given(config, settings)
+    plain = {"fleet": given.fleet} if isinstance(given, Config) else given
     with stop_on_signals(stop) as stop, connect_ahead(plain, address):
-        settings = config if isinstance(config, Config) else validate_config(config)
-        with claim_directory(settings, directory, resume) as folder:
+        chosen = given if isinstance(given, Config) else validate_config(given)
+        with (
+            claim_directory(chosen, directory, resume) as folder,
+            closing(choose_progress(progress, chosen.training.rounds)) as watched,
+        ):
             stop.directory = folder
-            result = _run_in(folder, settings, address, progress or Silent(), stop)
+            result = _run_in(folder, chosen, address, watched, stop)
             stop.directory = None
             return result
+
+
+def merge_given(
+    config: Config | Mapping[str, Any] | str | Path | None, settings: Mapping[str, Any]
+) -> Config | Mapping[str, Any]:
+    """What a caller gave as one: a configuration as it is, or plain values.
+
+    Parameters
+    ----------
+    config : Config, mapping, str, Path or None
+        A configuration, the plain values of one, or its file.
+    settings : mapping
+        Laid onto it; names may have dots.
+    """
+    if isinstance(config, Config):
+        if not settings:
+            return config
+        config = config.model_dump(mode="json")
+    if isinstance(config, (str, Path)):
+        config = read_config(Path(config))
+    merged = dict(config or {})
+    for name, value in settings.items():
+        if "." in name:
+            merged = put_setting(merged, name.split("."), value)
+        else:
+            merged = merge_settings(merged, {name: value})
+    return merged
 
 
 def _run_in(
     folder: Path, config: Config, address: str | None, progress: Progress, stop: Stop
 ) -> Result:
     """The run itself, in a directory that is its own."""
+    progress.note(describe_run(config))
+    for warning in config.method.list_warnings(config.training, config.clients):
+        log.warning("%s: %s", config.name_of("method"), warning)
+    progress.note(f"loading {config.name_of('data')}, dealing it out")
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     with refuse_unwritable(folder):
         begin_directory(config, folder, scenario)
     recipe = NetworkRecipe(config, dataset.shape, len(scenario.classes))
-    with track_run(config, folder, scenario) as tracker:
-        uri = config.checkpoint.uri or str(folder / "checkpoints")
-        features = (config.data_root or find_data_root()) / "features"
-        engine = Engine(config, scenario, uri, {"run": folder.name}, dataset.shape, features)
-        holdings = build_holdings(config, dataset, engine.scenario)
-        refuse_missing_sets(config.method, holdings)
+    # What is refused here leaves no run.
+    uri = config.checkpoint.uri or str(folder / "checkpoints")
+    features = (config.data_root or find_data_root()) / "features"
+    engine = Engine(config, scenario, uri, {"run": folder.name}, dataset.shape, features)
+    holdings = build_holdings(config, dataset, engine.scenario)
+    refuse_missing_sets(config.method, holdings)
+    with track_run(config, folder, scenario, dataset.shape) as tracker:
+        progress.note("connecting to Ray" if config.fleet == "ray" else "the first round")
         with Teller(tracker, progress) as teller, open_place(config, address, stop) as place:
             if said := place.take_in(dataset, scenario, holdings):
                 tracker.tags(said)
+                progress.note(f"starting {said['actors']} actors")
             # On a cluster the images lie in the object store now, and are needed here no more.
             del dataset, holdings
             outcome = place.run(engine, teller)
-        conclude_run(tracker, config, scenario, folder, outcome, recipe)
+        conclude_run(tracker, config, scenario, outcome, recipe)
     return Result(
         config=config,
         directory=folder,
@@ -165,6 +159,8 @@ def _run_in(
         confusion=None if outcome.verdict is None else outcome.verdict.confusion,
         recipe=recipe,
         noise_rate=scenario.noise_rate(),
+        arrays=outcome.left,
+        known_scenario=scenario,
     )
 
 
@@ -172,6 +168,7 @@ __all__ = [
     "Interrupted",
     "Result",
     "Stop",
+    "merge_given",
     "newest_unfinished",
     "run",
     "stop_on_signals",

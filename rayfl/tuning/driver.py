@@ -20,6 +20,7 @@ from rayfl.config.schema import Config
 from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.locks import take_lock
 from rayfl.run.experiment import Interrupted, tracking_uri
+from rayfl.run.progress import is_watched
 from rayfl.tracking.carrier import Carrier
 from rayfl.tracking.journal import Journal
 from rayfl.tracking.tracker import Tracker
@@ -66,7 +67,7 @@ def sweep(
     address : str or None
         A cluster; by default RAY_ADDRESS, or a Ray of our own.
     say : callable or None
-        Given a line now and then.
+        Given a line now and then; by default they are printed on a terminal and in a notebook.
 
     Returns
     -------
@@ -86,13 +87,18 @@ def sweep(
     with take_lock(directory / "lock", f"the sweep {chosen.name} ({directory})"):
         book = Book.begun(chosen, resume)
         with stop_by_signals(book) as stop:
-            return _run_sweep(book, address, say or _say_nothing, stop)
+            return _run_sweep(book, address, say or _choose_say(), stop)
 
 
 def _read_settings(settings: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
     if isinstance(settings, (str, Path)):
         return load_sweep(Path(settings))
     return settings if isinstance(settings, Sweep) else read_sweep(settings, Path.cwd())
+
+
+def _choose_say() -> Say:
+    """Lines for whoever looks on."""
+    return print if is_watched() else _say_nothing
 
 
 def _say_nothing(text: str) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
+from rayfl.fleet.replies import check_weights
 from rayfl.fleet.sums.early_sums import EarlySums, Expected, MeanExpectation
 from rayfl.fleet.sums.exact_sums import Grid, Partial
-from rayfl.protocol import SERVER, ClientId, check_weights
+from rayfl.protocol import SERVER, ClientId
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS
 
