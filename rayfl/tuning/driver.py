@@ -8,6 +8,7 @@ begins with just the trials that are left, each of which goes on from its last c
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -197,9 +198,8 @@ def _announce_sweep(tracker: Tracker, book: Book, base: Config, stop: SweepStop)
         for key, value in sweep.decisive().items()
         if key not in ("search", "set", "base")
     }
-    tracker.start(
-        base.tracking.experiment, sweep.name, {"kind": "sweep", "sweep": sweep.name}, params
-    )
+    tags = {"kind": "sweep", "sweep": sweep.name, "mlflow.note.content": _describe_sweep(book)}
+    tracker.start(base.tracking.experiment, sweep.name, tags, params)
     if not tracker.enabled:
         return
     started = time.monotonic()
@@ -210,6 +210,16 @@ def _announce_sweep(tracker: Tracker, book: Book, base: Config, stop: SweepStop)
         log.warning(
             "tracking: the store does not answer; trials will not be nested below the sweep's run"
         )
+
+
+def _describe_sweep(book: Book) -> str:
+    """One sentence, and the command that goes on with it; MLflow reads it as Markdown."""
+    sweep = book.sweep
+    searched = ", ".join(sweep.search)
+    goal = f"{'highest' if sweep.mode == 'max' else 'lowest'} {sweep.metric}"
+    said = f"A {sweep.searcher} search of {searched} for the {goal}, {len(sweep.seeds)} seeds each."
+    command = shlex.join(["rayfl", "sweep", str(book.directory / "sweep.yaml"), "--resume"])
+    return f"{said}\n\n```\n{command}\n```"
 
 
 def _conclude_sweep(book: Book, tracker: Tracker) -> SweepResult:
