@@ -13,16 +13,40 @@ from rayfl.version import __version__
 
 if TYPE_CHECKING:
     from rayfl.config.schema import Config, load_config
+    from rayfl.run.comparison import Comparison, compare
     from rayfl.run.experiment import Result, run
+    from rayfl.run.loading import load
+    from rayfl.study.result import StudyResult
+    from rayfl.study.whole import study
     from rayfl.tuning import sweep
+    from rayfl.tuning.result import SweepResult
 
-__all__ = ["Config", "Result", "__version__", "load_config", "run", "sweep"]
+__all__ = [
+    "Comparison",
+    "Config",
+    "Result",
+    "StudyResult",
+    "SweepResult",
+    "__version__",
+    "compare",
+    "load",
+    "load_config",
+    "run",
+    "study",
+    "sweep",
+]
 
 _HOMES = {
+    "Comparison": "rayfl.run.comparison",
     "Config": "rayfl.config.schema",
+    "Result": "rayfl.run.result",
+    "StudyResult": "rayfl.study.result",
+    "SweepResult": "rayfl.tuning.result",
+    "compare": "rayfl.run.comparison",
+    "load": "rayfl.run.loading",
     "load_config": "rayfl.config.schema",
-    "Result": "rayfl.run.experiment",
     "run": "rayfl.run.experiment",
+    "study": "rayfl.study.whole",
     "sweep": "rayfl.tuning",
 }
 
@@ -37,5 +61,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What a notebook completes: also what has not been imported yet."""
-    return sorted({*globals(), *__all__})
+    """What a notebook completes: all that is public, imported or not."""
+    return sorted(__all__)

@@ -60,6 +60,14 @@ GROUPS = {
         "rayfl.commands.queue:queue_command",
         "Work through a list of studies and record every run; --state says what is left.",
     ),
+    "promote": (
+        "rayfl.commands.promote:promote_command",
+        "Register the model of a run in MLflow, under a name.",
+    ),
+    "ui": (
+        "rayfl.commands.ui:ui_command",
+        "Open the MLflow UI on this project's store, on loopback.",
+    ),
     "report": (
         "rayfl.commands.report:report_command",
         "Tables, figures and a page of a study or an MLflow experiment.",
@@ -198,34 +206,6 @@ def sync(output: Path, uri: str | None) -> None:
     for name, entries in carried.items():
         click.echo(f"{name}: {entries} entries")
     click.echo(f"{sum(carried.values())} entries carried to {mask_secrets(target)}")
-
-
-@rayfl.command()
-@Output
-@click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
-def ui(output: Path, port: int) -> None:
-    """Open the MLflow UI on this project's store, on loopback."""
-    from rayfl.config.secrets import mask_secrets
-    from rayfl.tracking.store import choose_uri, list_addresses
-    from rayfl.tracking.ui_server import serve_until_stopped
-
-    uri = choose_uri(output.absolute())
-    click.echo(f"http://127.0.0.1:{port}  ({mask_secrets(uri)})")
-    for name, place in list_addresses(uri).items():
-        click.echo(f"  {name}: http://127.0.0.1:{port}/{place}")
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "ui",
-        "--backend-store-uri",
-        uri,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    sys.exit(serve_until_stopped(command))
 
 
 @rayfl.command()

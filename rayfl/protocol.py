@@ -471,6 +471,19 @@ class Algorithm:
     def check(self, fleet: Fleet) -> None:
         """Refuse, before the first round, a federation that this method cannot work on."""
 
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        """What this method promises and does not do in a run like this one, a sentence each; told
+        before the first round.
+
+        Parameters
+        ----------
+        training
+            The run's rounds, participation and local settings.
+        clients
+            How many clients there are.
+        """
+        yield from ()
+
     def network(self, blueprint: Blueprint) -> torch.nn.Module:
         """The network that the method trains, made from the configured one."""
         return blueprint()

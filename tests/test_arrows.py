@@ -87,7 +87,7 @@ MAY_ENTER = {
         "tuning",
     },
     "cli": {"commands", "config", "fleet", "run", "tracking"},
-    "__init__": {"config", "run", "tuning"},
+    "__init__": {"config", "run", "study", "tuning"},
 }
 """Which rooms (packages, and modules beside them) each one knows, beside itself and the
 foundation; lazy imports count."""

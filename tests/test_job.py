@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -126,7 +127,9 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: Head, tmp_path:
     assert f"model sha256               {result['sha256']}" in said
     client = open_client(uri)
     (run,) = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
-    assert (run.info.status, run.info.run_name) == ("FINISHED", directory.name)
+    assert (run.info.status, run.data.tags["run"]) == ("FINISHED", directory.name)
+    assert run.data.tags["ray_submission"] in said
+    assert re.fullmatch(r"[0-9a-f]{8}", run.data.tags["ray_job"])
     assert run.data.tags["model_sha256"] == result["sha256"]
     history = client.get_metric_history(run.info.run_id, "test/accuracy")
     assert [point.step for point in history] == [1, 2, 3]

@@ -20,11 +20,12 @@ one within these."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, cast
 
 from rayfl.algorithms.fedavg import FedAvg, Global, train
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.algorithms.parts.server_scoring import (
     count_share,
     fill_unknown,
@@ -33,6 +34,7 @@ from rayfl.algorithms.parts.server_scoring import (
 )
 from rayfl.algorithms.parts.weighting import WEIGHTINGS, Equal, Weighting
 from rayfl.component import Fraction, Natural, component, slot
+from rayfl.learn.training import Training
 from rayfl.protocol import ClientId, Fleet, Ref
 
 
@@ -93,6 +95,15 @@ class ClipFL(FedAvg):
 
     def init(self, fleet: Fleet, model: Ref) -> Candidates:
         return Candidates(model)
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        yield from warn_of_late_stage(
+            "method.warmup",
+            self.warmup,
+            training.rounds,
+            "no client is ever removed",
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Candidates:
         known = cast(Candidates, state)

@@ -12,7 +12,7 @@ The server averages the a of all participants, and their b."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, cast
 
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from rayfl.learn.losses.base import SampleLoss
 from rayfl.learn.losses.small_loss import select_small_losses
 from rayfl.learn.schedules import forget_rate
 from rayfl.learn.selection import Selection
+from rayfl.learn.training import Training
 from rayfl.protocol import Client, Fleet, Out, Vector
 
 Networks = Mapping[str, nn.Module]
@@ -88,6 +89,17 @@ class CoTeaching(TwoNetworks):
     """T_k, rounds until that share is reached. Paper: 10 epochs; FedRN: 100 rounds of 500."""
     exponent: Positive = 1.0
     """c, the power of tau. Paper and FedRN: 1."""
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        reached = forget_rate(training.rounds - 1, self.tau, self.warmup, self.exponent)
+        whole = forget_rate(self.warmup, self.tau, self.warmup, self.exponent)
+        if reached < whole:
+            yield (
+                f"method.warmup is {self.warmup} and the run has {training.rounds} rounds: at most "
+                f"{reached:.3g} of a batch is ever left out, not {whole:.3g}. "
+                "Raise training.rounds or lower method.warmup."
+            )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> TwoGlobals:
         forget = forget_rate(t, self.tau, self.warmup, self.exponent)

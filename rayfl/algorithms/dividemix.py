@@ -15,7 +15,7 @@ al., CIKM 2022). After a warm-up, in every local epoch and for each network:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import Global
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.algorithms.parts.two_networks import TwoGlobals, TwoNetworks
 from rayfl.arrays import Bools, Floats, Vector
 from rayfl.component import Fraction, Natural, NonNegative, Positive, component
@@ -40,6 +41,7 @@ from rayfl.learn.losses.squared_error import squared_error
 from rayfl.learn.mixing import average_guesses, encode_labels, mix_rows, refine_labels, sharpen
 from rayfl.learn.sample_stream import SampleStream
 from rayfl.learn.schedules import ramp_linearly
+from rayfl.learn.training import Training
 from rayfl.protocol import Client, Fleet, Out
 
 Networks = Mapping[str, nn.Module]
@@ -240,6 +242,15 @@ class DivideMix(TwoNetworks):
             rule = "DivideMix divides anew in every local epoch, and counts these"
             got = f"training.steps {fleet.training.steps}"
             raise ConfigError(broken(rule, got, "Set training.epochs instead."))
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        yield from warn_of_late_stage(
+            "method.warmup",
+            self.warmup,
+            training.rounds,
+            "no sample is ever taken for noisy",
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> TwoGlobals:
         cohort = fleet.sample(t)

@@ -12,8 +12,7 @@ learn the same task:
     r(k, j) = (prod_i min(lambda_i, e_i) / max(lambda_i, e_i))^(1/q)
     R_kj = (r(k, j) + r(j, k)) / 2
 
-The server cuts a hierarchy on 1 - R into exactly M clusters. Labels are never read, so their noise
-cannot matter.
+The server cuts a hierarchy on 1 - R into exactly M clusters. Labels, and so noise, are never read.
 
 Labels (Procedure 2). The server owns a few clean samples of every class. The same similarity
 compares what a user calls c~ with each clean class: if a single class reaches tau, all of those
@@ -21,12 +20,11 @@ samples become that class; otherwise each goes to the class on whose subspace it
 longest. Labels never leave the user.
 
 Training. Each cluster averages its own model over its users, all counting the same; or any other
-method, the host, is played within each cluster.
-"""
+method, the host, is played within each cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -36,6 +34,7 @@ from pydantic import Field
 
 from rayfl.algorithms import METHODS
 from rayfl.algorithms.fedavg import FedAvg
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.algorithms.parts.leave_out import leave_out
 from rayfl.algorithms.parts.weighting import Equal
 from rayfl.algorithms.parts.within_clusters import WithinClusters
@@ -51,10 +50,12 @@ from rayfl.estimate import (
     decompose_features,
     find_nearest_class,
 )
+from rayfl.estimate.clustering import measure_separation
 from rayfl.estimate.label_correction import RANKS, relabel_class
 from rayfl.estimate.subspace import Rank, measure_energies, measure_relevance
 from rayfl.learn.losses import LOSSES
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
+from rayfl.learn.training import Training
 from rayfl.models import ENCODERS
 from rayfl.models.encoders.base import EncoderSpec
 from rayfl.models.encoders.hog import HoG
@@ -299,6 +300,10 @@ class FbNllMinus(Algorithm):
     def encoders(self) -> Mapping[str, Any]:
         return {**self.host.encoders(), "clustering": self.clustering_encoder}
 
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        for said in self.host.list_warnings(training, clients):
+            yield said.replace("method.", "method.host.")
+
     def check(self, fleet: Fleet) -> None:
         self.check_host(fleet)
         if self.models > len(fleet.clients):
@@ -441,6 +446,12 @@ class FbNll(FbNllMinus):
     def encoders(self) -> Mapping[str, Any]:
         return {**super().encoders(), "correction": self.correction_encoder}
 
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        nothing = "no label is ever corrected"
+        last = self.correct_after - 1
+        yield from warn_of_late_stage("method.correct_after", last, training.rounds, nothing)
+
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)
         held = fleet.serve(count_clean, clean=fleet.data("validation")).report["held"]
@@ -485,12 +496,3 @@ class FbNll(FbNllMinus):
         fleet.log(**{f"correction/{name}": float(value) for name, value in found.items()})
         fleet.log(**{"correction/whole_classes": whole / classes})
         fleet.log(**{"correction/changed": changed / sum(map(fleet.size, fleet.clients))})
-
-
-def measure_separation(similarity: Floats, labels: NDArray[np.int64]) -> dict[str, float]:
-    """How well the clusters stand apart: the least similar pair inside one, the most similar pair
-    across two."""
-    together = labels[:, None] == labels
-    inside = similarity[together & ~np.eye(len(labels), dtype=bool)].min(initial=np.inf)
-    across = similarity[~together].max(initial=-np.inf)
-    return {"clusters/lowest_within": float(inside), "clusters/highest_across": float(across)}

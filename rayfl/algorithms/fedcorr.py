@@ -23,7 +23,7 @@ are within these."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, cast
 
@@ -31,6 +31,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.arrays import Floats, Ints
 from rayfl.component import Count, Fraction, Natural, NonNegative, component
 from rayfl.errors import ConfigError, broken
@@ -43,6 +44,7 @@ from rayfl.learn.losses.base import SampleLoss
 from rayfl.learn.mixing import mix_batch
 from rayfl.learn.relabel import relabel_confident
 from rayfl.learn.schedules import StageRound, Stages
+from rayfl.learn.training import Training
 from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Vector
 
 AS_SCIKIT_LEARN = LossMixture(reg_covar=1e-6, tol=1e-3, normalise=False)
@@ -336,6 +338,19 @@ class FedCorr(FedAvg):
 
     def init(self, fleet: Fleet, model: Ref) -> Corrected:
         return Corrected(model)
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        cohort = training.cohort(clients)
+        visits = cohort if self.visits is None else min(self.visits, clients)
+        first = self.iterations * -(-clients // visits)
+        if first >= training.rounds:
+            nothing = "stage 1 is not over, and no client is ever found clean"
+            yield from warn_of_late_stage("method.iterations", first, training.rounds, nothing)
+        elif self.finetuning:
+            last = first + self.finetuning
+            nothing = "stage 2 is not over, and the usual stage is never reached"
+            yield from warn_of_late_stage("method.finetuning", last, training.rounds, nothing)
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Corrected:
         known = cast(Corrected, state)

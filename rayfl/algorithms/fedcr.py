@@ -20,8 +20,7 @@ pre-training, in portions of `server_epochs`, so that it can be resumed like any
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -30,6 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.algorithms.parts.online_target import Layout, Online, resident_pair
 from rayfl.algorithms.parts.server_training import for_epochs, refuse_idle_server
 from rayfl.component import Count, Fraction, Natural, NonNegative, component, slot
@@ -43,6 +43,7 @@ from rayfl.learn.losses.contrastive_pairs import Diagonal, Reduction, contrastiv
 from rayfl.learn.losses.cosine import scale_to_unit
 from rayfl.learn.losses.gce import gce
 from rayfl.learn.resident import Resident
+from rayfl.learn.training import Training
 from rayfl.models.network import Network
 from rayfl.protocol import (
     Algorithm,
@@ -56,8 +57,6 @@ from rayfl.protocol import (
     Shard,
     Vector,
 )
-
-log = logging.getLogger("rayfl")
 
 
 @dataclass
@@ -320,15 +319,12 @@ class FedCR(Algorithm):
     def network(self, blueprint: Blueprint) -> nn.Module:
         return Online(cast(Network, blueprint()), self.projector_hidden, self.projector_out)
 
-    def check(self, fleet: Fleet) -> None:
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
         alone = -(-self.pretraining // self.server_epochs)
-        rounds = fleet.training.rounds
-        if alone >= rounds and self.regulariser != "none":
-            log.warning(
-                "the server pre-trains in the first %d rounds and there are %d: no client will "
-                "ever train. Raise training.rounds or lower method.pretraining.",
-                alone,
-                rounds,
+        if self.regulariser != "none":
+            yield from warn_of_late_stage(
+                "method.pretraining", alone, training.rounds, "no client will ever train"
             )
 
     def init(self, fleet: Fleet, model: Ref) -> Networks:

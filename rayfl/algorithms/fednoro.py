@@ -25,7 +25,7 @@ the weighting `distance`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, cast
 
@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
 from rayfl.algorithms.parts.distance_weighting import ByDistance
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.algorithms.parts.weighting import WEIGHTINGS, Weighting
 from rayfl.arrays import Bools, Floats
 from rayfl.component import Count, Fraction, Natural, NonNegative, Positive, component, slot
@@ -47,6 +48,7 @@ from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.losses.distillation import kl_divergence, soften
 from rayfl.learn.losses.logit_adjustment import adjust_logits, log_prior
 from rayfl.learn.schedules import ramp_exponentially
+from rayfl.learn.training import Training
 from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Vector
 
 LARGEST = 1e6
@@ -171,6 +173,15 @@ class FedNoRo(FedAvg):
 
     def init(self, fleet: Fleet, model: Ref) -> Detected:
         return Detected(model)
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        yield from warn_of_late_stage(
+            "method.warmup",
+            self.warmup,
+            training.rounds,
+            "no client is ever looked at for noise",
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Detected:
         known = cast(Detected, state)

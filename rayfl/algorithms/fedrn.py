@@ -19,7 +19,7 @@ own last model finds clean (Eq. 9)."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
@@ -29,6 +29,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.arrays import Bools, Floats
 from rayfl.component import Count, Fraction, Natural, component, neutral
 from rayfl.estimate.mixture import LossMixture
@@ -47,6 +48,7 @@ from rayfl.learn.divide import Division, divide, keep_some
 from rayfl.learn.judge import judge
 from rayfl.learn.learner import Learner
 from rayfl.learn.local_fit import Adjust, Fit, Fitting
+from rayfl.learn.training import Training
 from rayfl.models.network import Network, Shape
 from rayfl.protocol import Client, ClientId, Fleet, Out, Ref, Replies, Vector
 
@@ -258,6 +260,15 @@ class FedRN(FedAvg):
 
     def init(self, fleet: Fleet, model: Ref) -> Profiled:
         return Profiled(model)
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        yield from warn_of_late_stage(
+            "method.warmup",
+            self.warmup,
+            training.rounds,
+            "no sample is ever judged, and every round is federated averaging",
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Profiled:
         known = cast(Profiled, state).profile

@@ -14,7 +14,7 @@ answers to sample i."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.arrays import Vector
 from rayfl.component import Count, Natural, NonNegative, component
 from rayfl.learn.answer_history import AnswerHistory
@@ -30,6 +31,7 @@ from rayfl.learn.batches import Batch
 from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.losses.entropy import entropy, prior_cross_entropy
 from rayfl.learn.relabel import relabel
+from rayfl.learn.training import Training
 from rayfl.protocol import Client, Fleet, Out
 
 
@@ -158,6 +160,15 @@ class JointOptimization(FedAvg):
     """p. Paper and FedRN: uniform, as their training sets are."""
     divisor: Literal["filled", "length"] = "filled"
     """What a sum of answers is divided by: their number, or q always (FedRN's code)."""
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        yield from warn_of_late_stage(
+            "method.warmup",
+            self.warmup,
+            training.rounds,
+            "no label is ever renewed",
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
         cohort = fleet.sample(t)

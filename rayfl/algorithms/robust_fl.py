@@ -17,7 +17,7 @@ The server averages models by size, and centroids by how much they are like its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, cast
 
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.arrays import Floats, Ints, Vector
 from rayfl.component import Count, Fraction, NonNegative, component
 from rayfl.errors import ConfigError, broken
@@ -38,6 +39,7 @@ from rayfl.learn.losses.entropy import entropy
 from rayfl.learn.losses.small_loss import select_small_losses
 from rayfl.learn.schedules import forget_rate
 from rayfl.learn.selection import Selection
+from rayfl.learn.training import Training
 from rayfl.models.network import Network
 from rayfl.protocol import REPORT_LIMIT, Blueprint, Client, Fleet, Out, Ref, Report
 
@@ -257,6 +259,15 @@ class RobustFL(FedAvg):
 
     def init(self, fleet: Fleet, model: Ref) -> Centred:
         return Centred(model)
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        yield from warn_of_late_stage(
+            "method.warmup",
+            self.warmup,
+            training.rounds,
+            "no label is ever guessed",
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Centred:
         before = cast(Centred, state).centroids

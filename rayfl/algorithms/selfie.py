@@ -13,7 +13,7 @@ and the loss is that of the clean and the refurbished ones; the others are left 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -24,6 +24,7 @@ from scipy.special import xlogy
 from torch import Tensor, nn
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.arrays import Floats, Ints, Vector
 from rayfl.component import Count, Fraction, Natural, NonNegative, component
 from rayfl.learn.answer_history import AnswerHistory
@@ -32,6 +33,7 @@ from rayfl.learn.local_fit import Fit, Fitting
 from rayfl.learn.losses.small_loss import select_small_losses
 from rayfl.learn.relabel import relabel
 from rayfl.learn.selection import Selection
+from rayfl.learn.training import Training
 from rayfl.protocol import Client, Fleet, Out
 
 NOT_YET = -1
@@ -182,6 +184,15 @@ class Selfie(FedAvg):
     """Rounds of federated averaging first. Paper: 25 epochs; FedRN: 100 rounds. Neutral: all."""
     unfilled: Literal["wait", "class_0"] = "wait"
     """What a sample without q answers is: not refurbishable, or answered with class 0 before."""
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
+        yield from warn_of_late_stage(
+            "method.warmup",
+            self.warmup,
+            training.rounds,
+            "no label is ever refurbished",
+        )
 
     def round(self, state: Global, fleet: Fleet, t: int) -> Global:
         phase = train_and_watch if t < self.warmup else train_on_refurbished

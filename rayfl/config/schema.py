@@ -130,6 +130,9 @@ class Tracking(Section):
     uri: Plain | None = None
     experiment: Plain = "rayfl"
     run_name: Plain | None = None
+    """By default method, seed, noise and partition, and when it began."""
+    system_metrics: Annotated[bool, neutral(True)] = True
+    """Sample processor, memory, disk and network of the driver's machine every ten seconds."""
     tags: dict[str, str] = Field(default_factory=dict)
 
 

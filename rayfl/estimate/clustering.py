@@ -367,3 +367,12 @@ def _check_clusters(clusters: int, users: int) -> None:
         rule = f"the number of clusters lies in [1, {users}], the number of clients"
         remedy = "Ask for fewer clusters or bring more clients."
         raise DataError(broken(rule, clusters, remedy))
+
+
+def measure_separation(similarity: Floats, labels: Ints) -> dict[str, float]:
+    """How well the clusters stand apart: the least similar pair inside one, the most similar pair
+    across two."""
+    together = labels[:, None] == labels
+    inside = similarity[together & ~np.eye(len(labels), dtype=bool)].min(initial=np.inf)
+    across = similarity[~together].max(initial=-np.inf)
+    return {"clusters/lowest_within": float(inside), "clusters/highest_across": float(across)}

@@ -160,6 +160,7 @@ def draw_scenario_figures(scenario: Scenario) -> dict[str, Figure]:
         "classes_by_client": _draw_classes_by_client(scenario),
         "sizes": _draw_sizes_histogram(scenario),
     }
+    # Where nobody knows the truth, a rate that labels were meant to have says nothing of them.
     if scenario.true is not None:
         drawn["noise_by_client"] = _draw_noise_by_client(scenario)
         drawn["transition"] = _draw_transition(scenario, scenario.true)

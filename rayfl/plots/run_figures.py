@@ -24,8 +24,10 @@ from rayfl.plots.style import (
     GREEN,
     INK,
     VERMILION,
+    choose_line_style,
     escape_math,
     make_figure,
+    make_panel_figure,
     place_legend_below,
 )
 
@@ -85,6 +87,54 @@ def _draw_curve(
         color=colour,
         label=label,
         marker="o" if len(records) < FEW_POINTS else None,
+    )
+
+
+def draw_metrics(
+    histories: Mapping[str, Sequence[Mapping[str, Any]]],
+    metrics: Sequence[str],
+    title: str = "",
+) -> Figure:
+    """Metrics of one or several runs over rounds, a pair of axes a metric.
+
+    Parameters
+    ----------
+    histories
+        By what a run is called: its records.
+    metrics
+        Metrics, or clock readings, by name.
+    title
+        What the figure is headed by."""
+    figure = make_panel_figure(len(metrics), 4.4, 3.4)
+    for axes, metric in zip(figure.axes, metrics, strict=True):
+        for style, (label, history) in enumerate(histories.items()):
+            _draw_series(axes, metric, history, label, style)
+        axes.set(xlabel="round", ylabel=escape_math(metric))
+        axes.grid(alpha=0.3)
+    if title:
+        figure.suptitle(escape_math(title), fontsize=11)
+    place_legend_below(figure, figure.axes[0])
+    return figure
+
+
+def _draw_series(
+    axes: Axes,
+    metric: str,
+    history: Sequence[Mapping[str, Any]],
+    label: str,
+    style: int,
+) -> None:
+    """One metric of one run, where any round has it."""
+    points = [(record["round"], {**record["metrics"], **record["clock"]}) for record in history]
+    known = [(number, values[metric]) for number, values in points if metric in values]
+    look: dict[str, Any] = {**choose_line_style(style)}
+    if len(known) >= FEW_POINTS:
+        del look["marker"]
+    axes.plot(
+        [number for number, _ in known],
+        [value for _, value in known],
+        label=escape_math(label),
+        **look,
     )
 
 

@@ -16,14 +16,11 @@ from rayfl.report.inference import (
     mean_interval,
     measure_kendall,
 )
-from rayfl.report.ranking import group_rivals
+from rayfl.report.ranking import LEAST_METHODS, group_rivals
 from rayfl.report.slots import TableSlot, find_compared_axis, list_slots
 from rayfl.study.recorded import RecordedStudy
-from rayfl.study.result import StudyResult, Value
+from rayfl.study.result import LEAST_SEEDS, StudyResult, Value
 
-LEAST_METHODS = 3
-"""An order of two is one pair, which agrees or does not."""
-LEAST_SEEDS = 2
 TAU = 0.8
 SHARE = 0.8
 """Below these, a difference from print asks for its cause."""

@@ -47,6 +47,8 @@ PLACE = (
 MOST_SETTINGS = 3
 MOST_RUNS = 10_000
 SQLITE = "sqlite:///"
+WHOLE = ("best/", "last10/", "system/")
+"""Beginnings of metrics that are of no round: of the whole run, or of the machine."""
 NUMBER_IN_TITLE = re.compile(r"(.*) \(([^=,]+)=(-?[\d.]+(?:e-?\d+)?)\)")
 SCORES = {
     "accuracy": Score(title=f"accuracy (%), last {LAST} rounds", percent=True),
@@ -141,7 +143,7 @@ def find_directories(uri: str) -> dict[str, Path]:
 def _fetch_run(client: MlflowClient, run: Run) -> Record:
     """A run that lies elsewhere: its metrics, and the files that were logged with it."""
     folder = Path(tempfile.mkdtemp(prefix="rayfl-report-"))
-    directory = folder / (run.info.run_name or run.info.run_id)
+    directory = folder / str(run.info.run_id)
     directory.mkdir()
     there = {file.path for file in client.list_artifacts(run.info.run_id)}
     for name in ("config.yaml", "arrays.npz", "figures"):
@@ -173,6 +175,8 @@ def read_history(client: MlflowClient, run: Run) -> list[dict[str, Any]]:
     """Metrics by round, as a run's own result has them."""
     rounds: dict[int, dict[str, dict[str, float]]] = {}
     for name in run.data.metrics:
+        if name.startswith(WHOLE):
+            continue
         kind = "clock" if name.startswith("time/") else "metrics"
         for point in client.get_metric_history(run.info.run_id, name):
             entry = rounds.setdefault(point.step, {"metrics": {}, "clock": {}})

@@ -107,7 +107,7 @@ def _list_values(slot: TableSlot | None) -> tuple[float, float, float]:
     """What the cells of a slot sort by."""
     if slot is None:
         return (math.nan,) * 3
-    return slot.value.mean, slot.value.printed_value, slot.value.difference
+    return slot.value.mean, slot.value.printed_value, slot.cell.difference(slot.score)
 
 
 def _make_scrollable(inner: str, label: str) -> str:

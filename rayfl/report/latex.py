@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from rayfl.report.slots import TableSlot
 from rayfl.report.tables import Table, build_table, explain_missing
-from rayfl.report.wording import HEADS, describe_scale, explain_reading, list_texts
+from rayfl.report.wording import (
+    HEADS,
+    describe_rounds,
+    describe_scale,
+    explain_reading,
+    list_texts,
+)
 from rayfl.study.result import StudyResult
 
 GREEK = {
@@ -115,7 +121,7 @@ def _write_row(cells: Sequence[str]) -> str:
 def _write_footnote(result: StudyResult, table: Table) -> str:
     """Paper, how to read the figures, scale, and what is missing."""
     notes = [f"{result.study.paper}."] if result.study.paper else []
-    notes += [explain_reading(table), describe_scale(result)]
+    notes += [explain_reading(table), describe_rounds(result), describe_scale(result)]
     for why, cells in explain_missing(result).items():
         notes.append(f"Without runs: {', '.join(cells)} ({why}).")
     said = " ".join(escape_latex(note) for note in notes if note)

@@ -52,7 +52,7 @@ def _list_fields(result: StudyResult, slot: TableSlot) -> list[object]:
         value.printed,
         value.printed_std,
         _format_number(value.printed_value),
-        _format_number(value.difference),
+        _format_number(slot.cell.difference(slot.score)),
         int(slot.best),
         int(slot.printed_best),
         cell.missing,

@@ -10,6 +10,8 @@ from rayfl.report.slots import TableSlot
 from rayfl.report.tables import Table, build_table, explain_missing
 from rayfl.report.wording import (
     HEADS,
+    describe_notes,
+    describe_rounds,
     describe_runs,
     describe_scale,
     explain_reading,
@@ -51,8 +53,9 @@ def escape_markdown(text: str) -> str:
 
 
 def _write_intro(result: StudyResult) -> Iterator[str]:
-    """Paper, notes and scale, where there are any."""
-    for text in (result.study.paper, result.study.notes, describe_scale(result)):
+    """Paper, notes, rounds and scale, where there are any."""
+    notes = [describe_notes(result), describe_rounds(result), describe_scale(result)]
+    for text in (result.study.paper, *notes):
         if text.strip():
             yield from (escape_markdown(text.strip()), "")
 

@@ -13,7 +13,13 @@ from rayfl.report.material import Drawing
 from rayfl.report.provenance import collect_facts, list_hashes
 from rayfl.report.ranking import measure_agreements
 from rayfl.report.tables import Table, build_table, explain_missing
-from rayfl.report.wording import describe_runs, describe_scale, explain_reading
+from rayfl.report.wording import (
+    describe_notes,
+    describe_rounds,
+    describe_runs,
+    describe_scale,
+    explain_reading,
+)
 from rayfl.study.result import CellResult, StudyResult
 
 MOST_OPEN = 12
@@ -74,9 +80,9 @@ def _format_notes(result: StudyResult) -> str:
     """What a reader must know before the table."""
     scale = describe_scale(result)
     notes = f'<p class="warn">{escape(scale)}</p>' if scale else ""
-    for paragraph in result.study.notes.split("\n\n"):
-        if paragraph.strip():
-            notes += f"<p>{escape(' '.join(paragraph.split()))}</p>"
+    for paragraph in (describe_notes(result), describe_rounds(result)):
+        if paragraph:
+            notes += f"<p>{escape(paragraph)}</p>"
     return notes
 
 

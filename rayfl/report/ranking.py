@@ -9,9 +9,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rayfl.report.slots import SCORE, TableSlot, find_compared_axis, list_slots, place_slot
-from rayfl.study.result import StudyResult
+from rayfl.report.slots import (
+    SCORE,
+    TableSlot,
+    find_compared_axis,
+    is_comparable,
+    list_slots,
+    place_slot,
+)
+from rayfl.study.result import LEAST_SEEDS, StudyResult
 from rayfl.study.schema import ChoiceKey
+
+LEAST_METHODS = 3
+"""An order of two is one pair, which agrees or does not."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +58,23 @@ def group_rivals(
 
 def mark_best(result: StudyResult, slots: list[TableSlot]) -> list[TableSlot]:
     """The slots, with the best of each group of rivals marked; one alone is not the best of
-    anything."""
+    anything, and ours is not of one pair or one seed, or where levels are not comparable."""
     ours: set[int] = set()
     printed: set[int] = set()
     for group in group_rivals(result, slots).values():
-        ours |= _find_best(group, [slot.value.mean for slot in group])
+        if _can_rank(group):
+            ours |= _find_best(group, [slot.value.mean for slot in group])
         printed |= _find_best(group, [slot.value.printed_value for slot in group])
     return [
         replace(slot, best=id(slot) in ours, printed_best=id(slot) in printed) for slot in slots
     ]
+
+
+def _can_rank(group: Sequence[TableSlot]) -> bool:
+    """Whether an order of our figures would say anything."""
+    known = [slot for slot in group if slot.value.n]
+    repeated = all(slot.value.n >= LEAST_SEEDS for slot in known)
+    return len(known) >= LEAST_METHODS and repeated and all(map(is_comparable, known))
 
 
 def _find_best(group: Sequence[TableSlot], values: Sequence[float]) -> set[int]:
@@ -72,16 +90,16 @@ def _find_best(group: Sequence[TableSlot], values: Sequence[float]) -> set[int]:
 
 
 def measure_agreements(result: StudyResult) -> list[Agreement]:
-    """Rank agreement within each group of rivals that has at least two methods with both figures;
-    the last is of all.
+    """Rank agreement within each group of rivals whose order says something: of three methods or
+    more with both figures, two seeds or more, comparable levels. The last is of all.
 
     Overall, Kendall's tau and Spearman's rho are means over the groups, weighted by their pairs of
     methods."""
     found = []
     for key, group in group_rivals(result, list_slots(result.cells)).items():
-        pairs = [(slot.value.mean, slot.value.printed_value) for slot in group]
-        known = [pair for pair in pairs if all(map(math.isfinite, pair))]
-        if len(known) > 1:
+        both = [slot for slot in group if slot.value.n and math.isfinite(slot.value.printed_value)]
+        known = [(slot.value.mean, slot.value.printed_value) for slot in both]
+        if _can_rank(both):
             found.append(_measure_agreement(_name_group(result, key), known))
     if len(found) > 1:
         found.append(_average_agreements(found))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from rayfl.ledger.ledger import Ledger
 from rayfl.ledger.rows import Row
 from rayfl.report.agreement import (
-    LEAST_SEEDS,
     GainAgreement,
     OrderAgreement,
     measure_gains,
@@ -20,7 +19,7 @@ from rayfl.report.markdown import escape_markdown, fence_code, write_row
 from rayfl.report.wording import format_decimal
 from rayfl.study.recorded import RecordedStudy
 from rayfl.study.recording import ANEW
-from rayfl.study.result import StudyResult
+from rayfl.study.result import LEAST_SEEDS, StudyResult
 from rayfl.study.text_table import Entry, group_blocks, name_row
 
 COMMAND = "rayfl report --recorded -o docs"

@@ -33,6 +33,11 @@ def list_slots(cells: Iterable[CellResult]) -> list[TableSlot]:
     return [TableSlot(cell, score) for cell in cells for score in cell.scores]
 
 
+def is_comparable(slot: TableSlot) -> bool:
+    """Whether its level can stand beside a printed one: at full size."""
+    return not slot.cell.scaled
+
+
 def read_choice(slot: TableSlot, axis: str) -> str:
     """A slot's choice on an axis; the score is an axis, too."""
     return slot.score if axis == SCORE else slot.cell.choices[axis]

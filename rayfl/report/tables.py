@@ -40,6 +40,11 @@ class Table:
         """Whether there is anything to compare with."""
         return any(slot.value.printed for slot in self.slots.values())
 
+    @cached_property
+    def bold(self) -> bool:
+        """Whether anything is marked as the best."""
+        return any(slot.best or slot.printed_best for slot in self.slots.values())
+
     @property
     def width(self) -> int:
         """Columns of one slot: ours, and where there is anything printed that and the

@@ -1,11 +1,13 @@
-"""What is known of a run before it starts and what it leaves at its end: tags, figures, arrays, a
-model; in its directory and in MLflow."""
+"""What a run leaves at its end, and how it is tracked: arrays, tables, figures, a model; in its
+directory and in MLflow."""
 
 from __future__ import annotations
 
 import io
 import json
-import logging
+import re
+import time
+import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,29 +20,31 @@ from numpy.typing import NDArray
 from rayfl.config.schema import Config
 from rayfl.config.secrets import mask_secrets
 from rayfl.durable import write_file
+from rayfl.errors import ConfigError, DataError, ResourceError
 from rayfl.federation.scenario import Scenario
 from rayfl.run.assembly import NetworkRecipe, filled_network
+from rayfl.run.client_table import FILE as CLIENTS, list_clients, write_clients
+from rayfl.run.description import name_run
 from rayfl.run.directory import refuse_unwritable
 from rayfl.run.engine import Outcome
-from rayfl.run.environment import (
-    cpu_capability,
-    describe_machine,
-    git_commit,
-    library_versions,
-)
+from rayfl.run.environment import cpu_capability
+from rayfl.run.figures import draw_run_figures, optional_output
 from rayfl.run.signals import Interrupted
+from rayfl.run.summary import summarise_history
+from rayfl.run.tracked_facts import DIGEST_LETTERS, list_datasets, name_test_set, tag_run
 from rayfl.tracking.store import choose_uri
+from rayfl.tracking.system_metrics import sample_system
 from rayfl.tracking.tracker import Tracker
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-log = logging.getLogger("rayfl")
-
 DPI = 130
 HASTE_SECONDS = 0.5
 """How long a run that has ended badly waits for its tracking."""
+THUMB = (256, 256)
+"""The size of the picture that MLflow shows among charts before it is opened."""
 
 
 def tracking_uri(config: Config) -> str:
@@ -49,15 +53,26 @@ def tracking_uri(config: Config) -> str:
 
 
 @contextmanager
-def track_run(config: Config, directory: Path, scenario: Scenario) -> Iterator[Tracker]:
-    """The run in MLflow, from all that is known before its first round to how it ended."""
+def track_run(
+    config: Config, directory: Path, scenario: Scenario, shape: tuple[int, int, int]
+) -> Iterator[Tracker]:
+    """The run in MLflow, from all that is known before its first round to how it ended.
+
+    What is refused before the first round leaves none."""
     with refuse_unwritable(directory):
         tracker = Tracker(directory, tracking_uri(config), config.tracking.enabled)
-        _describe_run(tracker, config, scenario, directory)
+        _describe_run(tracker, config, scenario, shape)
     try:
-        yield tracker
+        with sample_system(tracker, config.tracking.system_metrics):
+            yield tracker
     except (Interrupted, KeyboardInterrupt):
         tracker.finish("KILLED", patience=HASTE_SECONDS)
+        raise
+    except (ConfigError, DataError, ResourceError):
+        if tracker.journal.last_round:
+            tracker.finish("FAILED", patience=HASTE_SECONDS)
+        else:
+            tracker.abandon()
         raise
     except BaseException:
         tracker.finish("FAILED", patience=HASTE_SECONDS)
@@ -65,25 +80,17 @@ def track_run(config: Config, directory: Path, scenario: Scenario) -> Iterator[T
     tracker.finish("FINISHED")
 
 
-def _describe_run(tracker: Tracker, config: Config, scenario: Scenario, directory: Path) -> None:
+def _describe_run(
+    tracker: Tracker, config: Config, scenario: Scenario, shape: tuple[int, int, int]
+) -> None:
     from rayfl.federation.scenario_display import list_scenario_facts
 
-    tags = {
-        **{slot: config.name_of(slot) for slot in ("method", "model", "partition", "noise")},
-        "dataset": scenario.dataset.name,
-        "seed": str(config.seed),
-        "scenario": scenario.sha256,
-        "config": config.digest,
-        "rayfl": __version__,
-        "git": git_commit(),
-        "fleet": config.fleet,
-        **describe_machine(),
-        **library_versions(),
-        **config.tracking.tags,
-    }
+    directory = tracker.journal.directory
     experiment = mask_secrets(config.tracking.experiment)
-    name = mask_secrets(config.tracking.run_name) or directory.name
+    name = mask_secrets(config.tracking.run_name) or name_run(config, directory.name)
+    tags = tag_run(config, scenario, directory)
     tracker.start(experiment, name, tags, flatten_settings(config.resolved()))
+    tracker.datasets(list_datasets(config, scenario, shape))
     text = "\n".join(f"{key}: {value}" for key, value in list_scenario_facts(scenario))
     (directory / "scenario.txt").write_text(text + "\n", encoding="utf-8")
     for file in ("config.yaml", "scenario.txt"):
@@ -108,23 +115,27 @@ def conclude_run(
     tracker: Tracker,
     config: Config,
     scenario: Scenario,
-    directory: Path,
     outcome: Outcome,
     recipe: NetworkRecipe,
 ) -> None:
     """Write what a finished run leaves: its result, and, where it is tracked, figures and a
     model."""
+    directory = tracker.journal.directory
     with refuse_unwritable(directory):
         _save_arrays(directory / "arrays.npz", scenario, outcome)
         _save_result(directory / "result.json", scenario, outcome)
-    tracker.tags({"model_sha256": outcome.sha256})
+        write_clients(directory, list_clients(scenario, outcome.left, outcome.history))
+    # One that was taken further has more rounds than it began with.
+    tracker.tags({"model_sha256": outcome.sha256, "rounds": str(outcome.rounds)})
     if not tracker.enabled:
         return
+    tracker.values(outcome.rounds, summarise_history(outcome.history))
     tracker.artifact(directory / "arrays.npz")
-    for path in _save_figures(directory / "figures", config, scenario, outcome):
-        tracker.artifact(path, "figures")
-    with _optional_output("the model in MLflow's form"):
-        tracker.model(_save_model(directory / "model", recipe, outcome))
+    _track_clients(tracker, directory / CLIENTS)
+    _track_figures(tracker, config, scenario, outcome)
+    with optional_output("the model in MLflow's form"):
+        folder = _save_model(directory / "model", recipe, outcome)
+        tracker.model(folder, **_describe_model(config, scenario, outcome))
 
 
 def _save_arrays(path: Path, scenario: Scenario, outcome: Outcome) -> None:
@@ -152,9 +163,6 @@ def _pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:
     sizes = scenario.sizes()
-    metrics: dict[str, float] = {}
-    for record in outcome.history:
-        metrics |= record["metrics"]
     facts = {
         # What costs are compared with: the size of a model, and of a client.
         "parameters": len(next(iter(outcome.models.values()))),
@@ -167,42 +175,45 @@ def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:
     ended = {
         "sha256": outcome.sha256,
         "rounds": outcome.rounds,
-        "metrics": metrics,
+        "metrics": _list_last(outcome),
         "history": outcome.history,
         "facts": facts,
     }
     write_file(path, json.dumps(ended))
 
 
-def _save_figures(folder: Path, config: Config, scenario: Scenario, outcome: Outcome) -> list[Path]:
-    """The run's figures, and those of its scenario, as PNG files."""
-    from rayfl.federation.scenario_display import draw_scenario_figures
-    from rayfl.plots.run_figures import (
-        draw_confusion,
-        draw_estimate,
-        draw_learning_curve,
-        draw_left_array,
-    )
+def _list_last(outcome: Outcome) -> dict[str, float]:
+    """The last value of every metric."""
+    metrics: dict[str, float] = {}
+    for record in outcome.history:
+        metrics |= record["metrics"]
+    return metrics
 
-    method = config.name_of("method")
-    title = f"{method} on {scenario.dataset.name}, seed {config.seed}"
-    drawn: dict[str, Figure] = {}
-    with _optional_output("the figures of the scenario"):
-        drawn |= draw_scenario_figures(scenario)
-    with _optional_output("the figure learning_curve"):
-        drawn["learning_curve"] = draw_learning_curve(outcome.history, title)
-    if outcome.verdict is not None:
-        with _optional_output("the figure confusion"):
-            confusion = outcome.verdict.confusion
-            drawn["confusion"] = draw_confusion(confusion, scenario.classes, title)
-    for name, array in outcome.left.items():
-        short = name.rpartition("/")[2]
-        with _optional_output(f"the figure {name}"):
-            if not name.startswith("estimate/"):
-                drawn[name] = draw_left_array(name, array)
-            elif scenario.realised is not None:
-                drawn[short] = draw_estimate(short, array, scenario.realised)
-    return _save_drawn(folder, drawn)
+
+def _track_clients(tracker: Tracker, path: Path) -> None:
+    """A table of the clients, which MLflow shows as one where a tag says so."""
+    tracker.artifact(path)
+    shown = [{"path": path.name, "type": "table"}]
+    tracker.tags({"mlflow.loggedArtifacts": json.dumps(shown)})
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+def _track_figures(tracker: Tracker, config: Config, scenario: Scenario, outcome: Outcome) -> None:
+    """The figures as files, and among the charts of the run's page."""
+    directory = tracker.journal.directory
+    title = f"{config.name_of('method')} on {scenario.dataset.name}, seed {config.seed}"
+    confusion = None if outcome.verdict is None else outcome.verdict.confusion
+    drawn = draw_run_figures(title, scenario, outcome.history, confusion, outcome.left)
+    paths = _save_drawn(directory / "figures", drawn)
+    for path in paths:
+        tracker.artifact(path, "figures")
+    with optional_output("the figures among the charts"):
+        for path in paths:
+            for picture in _save_pictures(directory / "images", path, outcome.rounds):
+                tracker.artifact(picture, "images")
+        tracker.tags({"mlflow.loggedImages": "True"})
 
 
 def _save_drawn(folder: Path, drawn: Mapping[str, Figure]) -> list[Path]:
@@ -211,21 +222,59 @@ def _save_drawn(folder: Path, drawn: Mapping[str, Figure]) -> list[Path]:
     for name, figure in drawn.items():
         # A name that a method gave may look like a path.
         path = folder / f"{name.replace('/', '-')}.png"
-        with _optional_output(f"the figure {name}"):
+        with optional_output(f"the figure {name}"):
             figure.savefig(path, dpi=DPI)
             paths.append(path)
     return sorted(paths)
 
 
-@contextmanager
-def _optional_output(what: str) -> Iterator[None]:
-    """The result stands: what is wrong with something to look at is said, and does not end the
-    run."""
-    try:
-        yield
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        log.warning("%s could not be made (%s)", what, reason)
+def _save_pictures(folder: Path, path: Path, step: int) -> list[Path]:
+    """A figure under the names that MLflow's charts look for: whole, and small."""
+    from PIL import Image
+
+    folder.mkdir(exist_ok=True)
+    moment = int(time.time() * 1000)
+    # The same figure of the same round is the same picture, however often it is made.
+    number = uuid.uuid5(uuid.NAMESPACE_URL, f"{path}{step}")
+    stem = f"{path.stem}+step+{step}+timestamp+{moment}+{number}"
+    whole, small = folder / f"{stem}.png", folder / f"{stem}+compressed.webp"
+    with Image.open(path) as image:
+        image.save(whole)
+        image.thumbnail(THUMB)
+        image.convert("RGB").save(small)
+    return [whole, small]
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def _describe_model(config: Config, scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
+    """What the model is called, and how good it is on which images."""
+    measured = [*_list_last(outcome), *summarise_history(outcome.history)]
+    tested = ("test/", "best/", "last")
+    title = f"{config.name_of('method').rpartition(':')[2]}-{scenario.dataset.name}"
+    return {
+        # MLflow refuses dots, slashes and colons.
+        "name": re.sub(r"[^\w-]+", "-", title),
+        "step": outcome.rounds,
+        "metrics": [name for name in measured if name.startswith(tested)],
+        "dataset": {
+            "name": name_test_set(scenario),
+            "digest": scenario.sha256[:DIGEST_LETTERS],
+        },
+        "tags": {
+            "sha256": outcome.sha256,
+            "scenario": scenario.sha256,
+            "config": config.digest,
+            "rayfl": __version__,
+        },
+        "params": {
+            "method": config.name_of("method"),
+            "model": config.name_of("model"),
+            "seed": str(config.seed),
+            "rounds": str(outcome.rounds),
+        },
+    }
 
 
 def _save_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome) -> Path:

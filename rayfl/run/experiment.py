@@ -1,28 +1,22 @@
-"""The story of one run, top to bottom: configuration, directory, scenario, place, rounds,
+"""The story of one run: from a configuration to a finished directory, an MLflow run and a
 result."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rayfl.config.files import merge_settings, put_setting, read_config
 from rayfl.config.schema import Config
+from rayfl.errors import ConfigError, broken
 from rayfl.federation.datasets import find_data_root
 from rayfl.fleet.on_ray.connection import connect_ahead
 from rayfl.run.artifacts import conclude_run, track_run, tracking_uri
-from rayfl.run.assembly import (
-    NetworkRecipe,
-    build_holdings,
-    filled_network,
-    narrow_scenario,
-)
+from rayfl.run.assembly import NetworkRecipe, build_holdings, narrow_scenario
+from rayfl.run.description import describe_run
 from rayfl.run.directory import (
     begin_directory,
     claim_directory,
@@ -32,90 +26,52 @@ from rayfl.run.directory import (
 from rayfl.run.engine import Engine
 from rayfl.run.places import RunPlace, open_place
 from rayfl.run.preflight import PreparedRun, prepare_run
-from rayfl.run.progress import Progress, Silent, Teller
+from rayfl.run.progress import Progress, Teller, choose_progress
+from rayfl.run.result import Result
 from rayfl.run.signals import Interrupted, Stop, stop_on_signals
 
-if TYPE_CHECKING:
-    from torch import nn
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run.
-
-    Attributes
-    ----------
-    config : Config
-    directory : Path
-        Where everything about it lies.
-    history : list of dict
-        A record a round: `round`, `metrics` and `clock`.
-    sha256, scenario_sha256 : str
-        Hashes of the final models, and of who had which data with which labels.
-    mlflow_run_id : str or None
-    models : mapping
-        Flat weights by client; one under None where all have the same.
-    confusion : array or None
-        Of the last evaluation: rows are true classes.
-    noise_rate : float or None
-        The share of wrong labels over all clients; None where nobody knows the truth.
-    """
-
-    config: Config
-    directory: Path
-    history: list[dict[str, Any]]
-    sha256: str
-    scenario_sha256: str
-    mlflow_run_id: str | None
-    models: Mapping[int | None, NDArray[np.float32]]
-    confusion: NDArray[np.int64] | None
-    recipe: NetworkRecipe
-    noise_rate: float | None
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The last value of every metric."""
-        last: dict[str, float] = {}
-        for record in self.history:
-            last |= record["metrics"]
-        return last
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The global network (the first client's, for methods with several)."""
-        return self.network(next(iter(self.models)))
-
-    def network(self, client: int | None) -> nn.Module:
-        """The network of one client, or the global one."""
-        return filled_network(self.recipe, self.models[client])
+log = logging.getLogger("rayfl")
 
 
 def run(
-    config: Config | Mapping[str, Any] | PreparedRun,
+    config: Config | Mapping[str, Any] | str | Path | PreparedRun | None = None,
     *,
     resume: str | Path | None = None,
     address: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     directory: Path | None = None,
     stop: Stop | None = None,
+    **settings: Any,
 ) -> Result:
     """Run one configuration.
 
+    >>> rayfl.run(method="fedprox", clients=5, training={"rounds": 2})  # doctest: +SKIP
+
     Parameters
     ----------
-    config : Config or mapping or PreparedRun
-        A configuration, or the plain values of one; or one that has been looked at already.
+    config : Config, mapping, str, Path or PreparedRun, optional
+        A configuration, the plain values of one, or its file; by default all is as `Config` has
+        it. Or one that has been looked at already.
     resume : str or Path, optional
         A run to take up again: its name or its directory, or `auto` for the newest unfinished one
         like it that nobody is at work on.
     address : str, optional
         A Ray cluster; by default RAY_ADDRESS, or a Ray of our own on this machine.
-    progress : Progress, optional
-        Told of every round.
+    progress : Progress or bool, optional
+        Told of every round. By default a bar on a terminal and in a notebook, and nothing
+        elsewhere; False for nothing anywhere.
     directory : Path, optional
         Where the run is to lie; one that is there already is taken up again.
     stop : Stop, optional
         With it a caller whose thread gets no signals can end the run as a signal would.
+    **settings
+        Settings by name, laid onto `config` by the rules of `base`: `method="fedavg"`,
+        `noise={"name": "symmetric", "rate": 0.4}`; with dots as `**{"training.lr": 0.1}`.
+
+    Returns
+    -------
+    Result
+        History, networks, figures, and where everything lies.
 
     Raises
     ------
@@ -124,15 +80,22 @@ def run(
     Interrupted
         The run was told to stop; its checkpoint is written.
     """
-    with stop_on_signals(stop) as stop, _look_ahead(config, address) as prepared:
-        return _claim_and_run(prepared, directory, resume, address, progress or Silent(), stop)
+    with stop_on_signals(stop) as stop, _look_ahead(config, settings, address) as prepared:
+        return _claim_and_run(prepared, directory, resume, address, progress, stop)
 
 
 def _look_ahead(
-    config: Config | Mapping[str, Any] | PreparedRun, address: str | None
+    config: Config | Mapping[str, Any] | str | Path | PreparedRun | None,
+    settings: Mapping[str, Any],
+    address: str | None,
 ) -> AbstractContextManager[PreparedRun]:
     """What is to be run, with nothing known to be wrong with it."""
-    return nullcontext(config) if isinstance(config, PreparedRun) else prepare_run(config, address)
+    if not isinstance(config, PreparedRun):
+        return prepare_run(merge_given(config, settings), address)
+    if settings:
+        rule = "settings are laid onto a configuration before it is looked at"
+        raise ConfigError(broken(rule, ", ".join(settings), "Give them to prepare_run."))
+    return nullcontext(config)
 
 
 def _claim_and_run(
@@ -140,11 +103,41 @@ def _claim_and_run(
     directory: Path | None,
     resume: str | Path | None,
     address: str | None,
-    progress: Progress,
+    progress: Progress | bool | None,
     stop: Stop,
 ) -> Result:
-    with claim_directory(prepared.config, directory, resume) as folder:
-        return _run_in(folder, prepared, address, progress, stop)
+    with (
+        claim_directory(prepared.config, directory, resume) as folder,
+        closing(choose_progress(progress, prepared.config.training.rounds)) as watched,
+    ):
+        return _run_in(folder, prepared, address, watched, stop)
+
+
+def merge_given(
+    config: Config | Mapping[str, Any] | str | Path | None, settings: Mapping[str, Any]
+) -> Config | Mapping[str, Any]:
+    """What a caller gave as one: a configuration as it is, or plain values.
+
+    Parameters
+    ----------
+    config : Config, mapping, str, Path or None
+        A configuration, the plain values of one, or its file.
+    settings : mapping
+        Laid onto it; names may have dots.
+    """
+    if isinstance(config, Config):
+        if not settings:
+            return config
+        config = config.model_dump(mode="json")
+    if isinstance(config, (str, Path)):
+        config = read_config(Path(config))
+    merged = dict(config or {})
+    for name, value in settings.items():
+        if "." in name:
+            merged = put_setting(merged, name.split("."), value)
+        else:
+            merged = merge_settings(merged, {name: value})
+    return merged
 
 
 def _run_in(
@@ -154,16 +147,21 @@ def _run_in(
     config = prepared.config
     scenario = prepared.scenario
     recipe = NetworkRecipe(config, prepared.shape, len(scenario.classes))
+    progress.note(describe_run(config))
+    for warning in config.method.list_warnings(config.training, config.clients):
+        log.warning("%s: %s", config.name_of("method"), warning)
     with ExitStack() as while_running:
-        while_running.callback(progress.close)
+        progress.note("connecting to Ray" if config.fleet == "ray" else "the first round")
         while_running.enter_context(connect_ahead({"fleet": config.fleet}, address))
         place = while_running.enter_context(open_place(config, address, stop))
         said = _take_in(place, prepared)
+        if said:
+            progress.note(f"starting {said['actors']} actors")
         with refuse_unwritable(folder):
             begin_directory(config, folder, scenario)
         # From here on there is something to go on with.
         stop.directory = folder
-        with track_run(config, folder, scenario) as tracker:
+        with track_run(config, folder, scenario, prepared.shape) as tracker:
             tracker.tags(said)
             uri = config.checkpoint.uri or str(folder / "checkpoints")
             features = (config.data_root or find_data_root()) / "features"
@@ -172,7 +170,7 @@ def _run_in(
             with Teller(tracker, progress) as teller:
                 outcome = place.run(engine, teller)
             while_running.close()
-            conclude_run(tracker, config, scenario, folder, outcome, recipe)
+            conclude_run(tracker, config, scenario, outcome, recipe)
     stop.directory = None
     return Result(
         config=config,
@@ -185,6 +183,8 @@ def _run_in(
         confusion=None if outcome.verdict is None else outcome.verdict.confusion,
         recipe=recipe,
         noise_rate=scenario.noise_rate(),
+        arrays=outcome.left,
+        known_scenario=scenario,
     )
 
 
@@ -200,6 +200,7 @@ __all__ = [
     "Interrupted",
     "Result",
     "Stop",
+    "merge_given",
     "newest_unfinished",
     "run",
     "stop_on_signals",

@@ -88,14 +88,19 @@ class OnRay:
     def take_in(
         self, dataset: Dataset, scenario: Scenario, holdings: Holdings
     ) -> Mapping[str, str]:
-        from rayfl.fleet.on_ray.coordinator import describe_cluster, store_for_hiring
+        from rayfl.fleet.on_ray.coordinator import (
+            describe_cluster,
+            describe_job,
+            store_for_hiring,
+        )
 
         placement = self._placement(dataset, scenario, holdings)
         device = "cuda" if placement.cuda else "cpu"
         spec = build_spec(self.config, dataset, scenario, device)
         # From here on the arrays lie in the object store.
         self.hiring = store_for_hiring(spec, holdings, placement)
-        return {"cluster": describe_cluster(), "actors": str(placement.actors)}
+        actors = str(placement.actors)
+        return {"cluster": describe_cluster(), "actors": actors, **describe_job()}
 
     def run(self, engine: Engine, emit: Emit) -> Outcome:
         from rayfl.fleet.on_ray.coordinator import drive_run

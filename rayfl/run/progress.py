@@ -1,19 +1,28 @@
-"""What a person sees while a run goes on: one live line on a terminal, plain lines in a log."""
+"""What a person sees while a run goes on: a bar on a terminal and in a notebook, plain lines in a
+log.
+
+Before the first round there are notes: what runs, then what is being done while nothing moves."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Mapping
+from html import escape
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from rayfl.tracking.tracker import Tracker
+
+BAR = 16
+"""Letters of a bar."""
 
 
 class Progress(Protocol):
-    """Told of every finished round, and of work between rounds."""
+    """Told of every finished round, and of work between rounds; the first note says what runs."""
 
     def round(self, record: Mapping[str, Any]) -> None: ...
 
@@ -67,43 +76,91 @@ class Teller:
         self.progress.close()
 
 
+# -- rates -----------------------------------------------------------------------------------------
+
+
+class Sight(NamedTuple):
+    """How far a run is, and what there is to say of it."""
+
+    done: int
+    rounds: int
+    facts: str
+    """Accuracy, the best so far, loss, clients a second."""
+    elapsed: float
+    """Seconds since the first round began."""
+    left: str
+    """When it will be over."""
+
+    @property
+    def head(self) -> str:
+        """`round  7/30`"""
+        return f"round {self.done:{len(str(self.rounds))}d}/{self.rounds}"
+
+    @property
+    def line(self) -> str:
+        """All of it."""
+        parts = [self.head, self.facts, format_duration(self.elapsed), self.left]
+        return "  ".join(filter(None, parts))
+
+
 class RoundClock:
-    """Rates and remaining time from the rounds seen so far."""
+    """Rates and remaining time from the rounds seen so far.
+
+    The first round that is seen takes imports and the start of actors along: once there is another
+    one it does not count."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
         self.started = time.monotonic()
-        self.first: int | None = None
+        self.first: tuple[int, float] | None = None
         self.clients = 0.0
+        self.best: float | None = None
         self.latest: dict[str, float] = {}
 
-    def line(self, record: Mapping[str, Any]) -> str:
-        """Round, accuracy, loss, clients a second, and when it will be over."""
+    def read(self, record: Mapping[str, Any]) -> Sight:
+        """What one more round says."""
         done = int(record["round"])
-        if self.first is None:
-            self.first = done
         metrics = record["metrics"]
         self.latest |= {name: metrics[name] for name in metrics if name.startswith("test/")}
-        self.clients += metrics.get("clients/participants", 0)
-        elapsed, counted = self._elapsed(record, done)
-        left = (self.rounds - done) * elapsed / max(counted, 1)
-        accuracy = self.latest.get("test/accuracy", float("nan"))
-        loss = self.latest.get("test/loss", float("nan"))
-        width = len(str(self.rounds))
-        return (
-            f"round {done:{width}d}/{self.rounds}  accuracy {accuracy:.4f}  loss {loss:.4f}  "
-            f"{self.clients / elapsed:.1f} clients/s  {format_duration(left)} left"
+        elapsed = self._measure_elapsed(record)
+        if self.first is None:
+            counted, seconds = done, elapsed
+            self.first = (done, elapsed)
+            clients = metrics.get("clients/participants", 0)
+        else:
+            counted, seconds = done - self.first[0], elapsed - self.first[1]
+            self.clients += metrics.get("clients/participants", 0)
+            clients = self.clients
+        left = (self.rounds - done) * seconds / max(counted, 1)
+        bound = "at most " if self.first[0] == done else ""
+        rate = clients / max(seconds, 1e-9)
+        return Sight(
+            done,
+            self.rounds,
+            self._tell_facts(rate),
+            elapsed,
+            f"{bound}{format_duration(left)} left" if done < self.rounds else "",
         )
 
-    def _elapsed(self, record: Mapping[str, Any], done: int) -> tuple[float, int]:
-        """Seconds, and how many rounds they were taken for."""
+    def _measure_elapsed(self, record: Mapping[str, Any]) -> float:
         # A run that is taken up again tells of its earlier rounds in no time; it knows itself what
         # they took.
         known = record["clock"].get("time/elapsed_s")
-        if known:
-            return known, done
-        assert self.first is not None
-        return max(time.monotonic() - self.started, 1e-9), done - self.first + 1
+        return float(known or max(time.monotonic() - self.started, 1e-9))
+
+    def _tell_facts(self, rate: float) -> str:
+        """What was measured last, if anything was."""
+        facts = []
+        if "test/accuracy" in self.latest:
+            accuracy = self.latest["test/accuracy"]
+            self.best = accuracy if self.best is None else max(self.best, accuracy)
+            facts.append(f"accuracy {accuracy:.4f} (best {self.best:.4f})")
+        if "test/loss" in self.latest:
+            facts.append(f"loss {self.latest['test/loss']:.4f}")
+        return "  ".join([*facts, f"{rate:.1f} clients/s"])
+
+
+# -- kinds -----------------------------------------------------------------------------------------
 
 
 class Lines:
@@ -115,9 +172,9 @@ class Lines:
         self.said = -seconds
 
     def round(self, record: Mapping[str, Any]) -> None:
-        line = self.clock.line(record)
+        sight = self.clock.read(record)
         if time.monotonic() - self.said >= self.seconds or record["round"] == self.clock.rounds:
-            print(line, flush=True)
+            print(sight.line, flush=True)
             self.said = time.monotonic()
 
     def note(self, text: str) -> None:
@@ -130,30 +187,144 @@ class Lines:
 
 
 class Live:
-    """One line that is redrawn in place."""
+    """One line that is redrawn in place, with what runs above it."""
 
-    def __init__(self, rounds: int) -> None:
+    def __init__(self, rounds: int, console: Console | None = None) -> None:
         from rich.live import Live as RichLive
+        from rich.spinner import Spinner
 
         self.clock = RoundClock(rounds)
-        self.live = RichLive("", refresh_per_second=8)
+        self.spinner = Spinner("dots")
+        self.about: str | None = None
+        self.phase = ""
+        self.since = time.monotonic()
+        self.sight: Sight | None = None
+        self.live = RichLive(get_renderable=self._draw, console=console, refresh_per_second=8)
         self.live.start()
 
     def round(self, record: Mapping[str, Any]) -> None:
-        self.live.update(self.clock.line(record))
+        self.sight = self.clock.read(record)
+        self.phase = ""
+        self.since = time.monotonic()
 
     def note(self, text: str) -> None:
-        self.live.update(text)
+        if self.about is None:
+            self.about = text
+            self.live.console.print(text, highlight=False)
+            return
+        self.phase = text
+        self.since = time.monotonic()
 
     def close(self) -> None:
+        # What was done before a round that never came is of no interest any more.
+        self.phase = ""
         self.live.stop()
+
+    def _draw(self) -> RenderableType:
+        """What is being done, or how far it is."""
+        waited = time.monotonic() - self.since
+        if self.phase:
+            self.spinner.update(text=f"{self.phase}  {format_duration(waited)}")
+            return self.spinner
+        return "" if self.sight is None else self._draw_bar(self.sight, waited)
+
+    def _draw_bar(self, sight: Sight, waited: float) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        # A round that is over does not go on.
+        ticking = 0.0 if sight.done >= sight.rounds else waited
+        elapsed = format_duration(sight.elapsed + ticking)
+        row = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(total=max(sight.rounds, 1), completed=sight.done, width=BAR)
+        times = ", ".join(filter(None, [elapsed, sight.left]))
+        # Where there is no room for all, the facts are cut.
+        for least in (len(sight.head), BAR, len(times), 0):
+            row.add_column(no_wrap=True, min_width=least)
+        row.add_row(sight.head, bar, times, sight.facts)
+        return row
+
+
+class InNotebook:
+    """A bar that is redrawn in the output of a notebook's cell."""
+
+    def __init__(self, rounds: int) -> None:
+        from IPython.display import HTML, display
+
+        self.clock = RoundClock(rounds)
+        self.html = HTML
+        self.about: str | None = None
+        self.sight: Sight | None = None
+        self.drawn = 0.0
+        self.handle = display(HTML(""), display_id=True)
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        self.sight = self.clock.read(record)
+        # Thousands of short rounds would keep the browser from anything else.
+        if time.monotonic() - self.drawn >= 0.1:
+            self._draw(self.sight.line)
+
+    def note(self, text: str) -> None:
+        if self.about is None:
+            self.about = text
+        else:
+            self._draw(text)
+
+    def close(self) -> None:
+        self._draw("" if self.sight is None else self.sight.line)
+
+    def _draw(self, text: str) -> None:
+        self.drawn = time.monotonic()
+        done = 0 if self.sight is None else self.sight.done
+        bar = f'<progress value="{done}" max="{self.clock.rounds}"></progress> '
+        about = f"<div>{escape(self.about or '')}</div>"
+        shown = f'{about}{bar}<span style="font-family: monospace">{escape(text)}</span>'
+        self.handle.update(self.html(shown))
 
 
 def progress_for(rounds: int, quiet: bool) -> Progress:
-    """The kind that fits where the output goes."""
+    """The kind that fits where the output goes.
+
+    Parameters
+    ----------
+    rounds : int
+        Of the whole run.
+    quiet : bool
+        Say nothing at all.
+    """
     if quiet:
         return Silent()
+    if is_notebook():
+        return InNotebook(rounds)
     return Live(rounds) if sys.stdout.isatty() else Lines(rounds)
+
+
+def choose_progress(wanted: Progress | bool | None, rounds: int) -> Progress:
+    """What a caller from Python gets.
+
+    Parameters
+    ----------
+    wanted : Progress or bool or None
+        One's own; True or False; or None for what fits: something where a person looks on, nothing
+        in a script whose output goes into a file.
+    rounds : int
+        Of the whole run.
+    """
+    if wanted is None:
+        wanted = is_watched()
+    return progress_for(rounds, not wanted) if isinstance(wanted, bool) else wanted
+
+
+def is_watched() -> bool:
+    """Whether a person looks on: at a terminal, or at a notebook."""
+    return is_notebook() or sys.stdout.isatty()
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython")
+    running = None if shell is None else shell.get_ipython()
+    return running is not None and hasattr(running, "kernel")
 
 
 def format_duration(seconds: float) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from html import escape
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -17,7 +18,13 @@ from rayfl.ledger.rows import Row
 from rayfl.run.store import Record
 from rayfl.study.schema import Study
 
+if TYPE_CHECKING:
+    import pandas
+
 Kind = Literal["run", "difference", "average"]
+
+LEAST_SEEDS = 2
+"""What one seed has found may be chance."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +122,29 @@ class CellResult:
         """The first score."""
         return next(iter(self.scores.values()))
 
+    def difference(self, score: str) -> float:
+        """Ours minus the printed mean; nan of one seed, and where levels are not comparable.
 
-@dataclass(frozen=True)
+        Parameters
+        ----------
+        score
+            Its name."""
+        value = self.scores[score]
+        told = not self.scaled and value.n >= LEAST_SEEDS
+        return value.difference if told else math.nan
+
+    def difference_text(self, score: str) -> str:
+        """The same as `+0.12`, or a dash.
+
+        Parameters
+        ----------
+        score
+            Its name."""
+        told = not math.isnan(self.difference(score))
+        return self.scores[score].difference_text() if told else "-"
+
+
+@dataclass(frozen=True, repr=False)
 class StudyResult:
     """All cells of a study, in the order of its axes."""
 
@@ -126,6 +154,35 @@ class StudyResult:
     cells: Sequence[CellResult]
     scale: float = 1.0
     seeds: Sequence[int] = ()
+
+    def frame(self) -> pandas.DataFrame:
+        """A line a score of a cell: its choices, ours, the printed one, and why it is missing."""
+        import pandas
+
+        rows = []
+        for cell in self.cells:
+            for name, value in cell.scores.items():
+                measured = {
+                    "score": value.title,
+                    "n": value.n,
+                    "mean": value.mean,
+                    "std": value.std,
+                    "printed": value.printed_value,
+                    "difference": cell.difference(name),
+                }
+                told = {"scaled": cell.scaled, "missing": cell.missing}
+                rows.append({**cell.titles, **measured, **told})
+        return pandas.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        made = sum(bool(cell.made) for cell in self.cells)
+        return f"<StudyResult of {self.study.title}: {made} of {len(self.cells)} cells>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table that the command line prints."""
+        from rayfl.study.text_table import format_table
+
+        return f"<pre>{escape(format_table(self))}</pre>"
 
     def at(self, **choices: str) -> CellResult | None:
         """The cell with these choices, all of them given, if the study has it."""

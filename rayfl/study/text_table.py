@@ -87,7 +87,7 @@ def _format_row(
         name_row(result, entry),
         value.text(),
         value.printed_text(),
-        value.difference_text(),
+        cell.difference_text(entry.score),
         " ".join(marks),
     ]
 

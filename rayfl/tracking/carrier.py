@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rayfl.locks import take_lock
 from rayfl.tracking.experiment_view import arrange_experiment
+from rayfl.tracking.inputs import make_inputs
 from rayfl.tracking.journal import Entry, Journal
+from rayfl.tracking.logged_model import log_model
 from rayfl.tracking.store import artifact_root, open_client
 
 if TYPE_CHECKING:
@@ -68,6 +70,11 @@ class Carrier:
             self._begin_again_where_lost()
             return self._carry_rest()
 
+    def delete_run(self) -> None:
+        """Take back the run, if there is one already. Raises what MLflow raises."""
+        if "run_id" in self.journal.noted():
+            self.client.delete_run(self.run_id)
+
     def _carry_rest(self) -> int:
         done = self.journal.noted().get("carried", 0)
         carried = 0
@@ -105,7 +112,7 @@ class Carrier:
             return
         if self._find_run(note["run_id"]) is None:
             former = [*note.get("former", []), note["run_id"]]
-            self.journal.write_note(run_id=None, carried=None, former=former)
+            self.journal.write_note(run_id=None, carried=None, former=former, model_id=None)
         self._known = True
 
     def _find_run(self, run_id: str) -> Run | None:
@@ -195,6 +202,13 @@ class Carrier:
         for part in _split_items(metrics, METRICS_OF_A_BATCH):
             self.client.log_batch(self.run_id, metrics=part)
 
+    # Both are numbers of a step; only the journal tells rounds from the rest.
+    _carry_values = _carry_metrics
+
+    def _carry_datasets(self, batch: Sequence[Entry]) -> None:
+        for entry in batch:
+            self.client.log_inputs(self.run_id, make_inputs(entry["datasets"]))
+
     def _carry_tags(self, batch: Sequence[Entry]) -> None:
         for entry in batch:
             for key, value in entry["tags"].items():
@@ -208,7 +222,8 @@ class Carrier:
     def _carry_model(self, batch: Sequence[Entry]) -> None:
         for entry in batch:
             if self._is_there(entry["path"]):
-                self.client.log_artifacts(self.run_id, entry["path"], "model")
+                model_id = log_model(self.client, self.run_id, entry, self.journal.entries())
+                self.journal.write_note(model_id=model_id)
 
     def _is_there(self, path: str) -> bool:
         """A file that somebody has deleted since keeps nothing else from being carried."""

@@ -12,10 +12,31 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 KEY = "rayfl"
-TAGS = ("method", "dataset", "partition", "noise", "seed")
-METRICS = ("test/accuracy", "labels/precision", "cost/up_mb")
-WIDTH = 120
-CHARTS = "test/accuracy|test/loss|labels/"
+TAGS = (
+    "method",
+    "noise",
+    "noise_rate",
+    "partition",
+    "alpha",
+    "dataset",
+    "seed",
+    "clients",
+    "rounds",
+    "lr",
+)
+METRICS = ("test/accuracy", "last10/test/accuracy", "best/test/accuracy", "labels/precision")
+WIDTHS = {
+    "attributes.`Run Name`": 300,
+    "metrics.`last10/test/accuracy`": 150,
+    "metrics.`best/test/accuracy`": 150,
+    "tags.`seed`": 60,
+    "tags.`alpha`": 70,
+    "tags.`lr`": 70,
+    "tags.`clients`": 80,
+    "tags.`rounds`": 80,
+}
+WIDTH = 110
+CHARTS = "^test/(accuracy|loss|macro_f1)|^labels/"
 """What is drawn when runs are compared: a regular expression, which stands in a field where it can
 be changed."""
 
@@ -30,9 +51,10 @@ def arrange_experiment(client: MlflowClient, experiment_id: str) -> None:
 
 def _make_view() -> dict[str, object]:
     """The columns of the list of runs and the charts of the comparison, in the UI's own words."""
-    columns = [*(f"tags.`{name}`" for name in TAGS), *(f"metrics.`{name}`" for name in METRICS)]
+    # What a run came to is seen without scrolling, however narrow the window.
+    columns = [*(f"metrics.`{name}`" for name in METRICS), *(f"tags.`{name}`" for name in TAGS)]
     shown = ["attributes.`Run Name`", "runDateAndNestInfo", *columns]
-    widths = dict.fromkeys(columns, WIDTH)
+    widths = {**dict.fromkeys(columns, WIDTH), **WIDTHS}
     return {
         "selectedColumns": columns,
         "columnOrder": shown,

@@ -21,16 +21,19 @@ Entry = Mapping[str, Any]
 
 CONTENT: Mapping[str, Mapping[str, type]] = {
     "start": {"experiment": str, "run_name": str, "tags": dict, "params": dict},
+    "datasets": {"datasets": list},
     "metrics": {"step": int, "values": dict},
+    "values": {"step": int, "values": dict},
     "tags": {"tags": dict},
     "artifact": {"path": str, "folder": str},
     "model": {"path": str},
     "status": {"status": str},
 }
-"""What an entry of each kind holds, beside its kind and its time."""
-NOTE: Mapping[str, type] = {"run_id": str, "carried": int, "former": list}
-"""What is noted: the MLflow run, how many lines it has, and what the run was called in stores that
-are lost."""
+"""What an entry of each kind holds, beside its kind and its time. `metrics` are those of a round,
+`values` are of the whole run or of the machine; a `model` may say more of itself."""
+NOTE: Mapping[str, type] = {"run_id": str, "carried": int, "former": list, "model_id": str}
+"""What is noted: the MLflow run, how many lines it has, what the run was called in stores that are
+lost, and its last model."""
 
 
 class Journal:
@@ -90,6 +93,11 @@ class Journal:
     def settle(self) -> None:
         """Return when all entries have reached the disk."""
         sync_files([self.path])
+
+    def remove(self) -> None:
+        """Leave nothing of a run that never began."""
+        for path in (self.path, self.note):
+            path.unlink(missing_ok=True)
 
     def mend(self) -> None:
         """Cut off a last line that a crash or a full disk left unfinished: it would spoil the next

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rayfl.version import __version__
+
 
 def save_model(model: Any, signature: Any, folder: Path) -> None:
     """Write a network; requirements are named, not guessed by importing everything.
@@ -30,4 +32,20 @@ def save_model(model: Any, signature: Any, folder: Path) -> None:
     form = {}
     if "serialization_format" in inspect.signature(save).parameters:
         form = {"serialization_format": "pickle"}
-    save(model, path=str(folder), signature=signature, pip_requirements=["rayfl", "torch"], **form)
+    import torch
+
+    needed = [f"rayfl=={__version__}", f"torch=={torch.__version__.partition('+')[0]}"]
+    save(model, path=str(folder), signature=signature, pip_requirements=needed, **form)
+
+
+def load_model(folder: Path) -> Any:
+    """The network that was written into a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        A run's `model`, of one's own: what lies there is executed.
+    """
+    import mlflow
+
+    return mlflow.pytorch.load_model(str(folder), map_location="cpu")

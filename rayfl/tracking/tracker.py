@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from rayfl.tracking.journal import Journal
 
 log = logging.getLogger("rayfl")
 
+FIRST = ("test/accuracy", "test/", "labels/")
+LAST = ("test/recall/", "cost/", "clients/", "time/")
+"""MLflow shows metrics in the order in which they came first, and compares runs by the first."""
 RETRY_SECONDS = 5.0
 BATCH_SECONDS = 0.5
 
@@ -31,7 +34,7 @@ class Tracker:
         self.journal, self.uri, self.enabled = Journal(directory), uri, enabled
         self._carrier = Carrier(self.journal, uri)
         self._wake, self._closing = threading.Event(), threading.Event()
-        self._failed = False
+        self._failed = self._abandoned = False
         self.journal.mend()
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
         if enabled:
@@ -59,7 +62,16 @@ class Tracker:
         written again."""
         if step > self.journal.last_round:
             self.journal.last_round = step
-            self._add("metrics", step=step, values=dict(values))
+            self._add("metrics", step=step, values=dict(sorted(values.items(), key=_rank_metric)))
+
+    def values(self, step: int, values: Mapping[str, float]) -> None:
+        """What is of no round: of the whole run, or of the machine."""
+        self._add("values", step=step, values=dict(values))
+
+    def datasets(self, datasets: Sequence[Mapping[str, str]]) -> None:
+        """What the run learns from and is tested on: `name`, `digest`, `context`, `profile`,
+        `schema` and `source` each."""
+        self._add("datasets", datasets=mask_secrets(list(datasets)))
 
     def tags(self, tags: Mapping[str, str]) -> None:
         self._add("tags", tags=dict(mask_secrets(tags)))
@@ -67,9 +79,18 @@ class Tracker:
     def artifact(self, path: Path, folder: str = "") -> None:
         self._add("artifact", path=str(path), folder=folder)
 
-    def model(self, path: Path) -> None:
-        """A saved MLflow model, to be logged with the run."""
-        self._add("model", path=str(path))
+    def model(self, path: Path, **described: Any) -> None:
+        """A saved MLflow model, to be logged with the run.
+
+        Parameters
+        ----------
+        path : Path
+            Its folder.
+        **described
+            Its `name`, `params` and `tags`; the `metrics` that are of it, at a `step`, on a
+            `dataset` (name and digest).
+        """
+        self._add("model", path=str(path), **mask_secrets(described))
 
     def finish(self, status: str, patience: float = 60.0) -> None:
         """The run's end; waits until the journal is carried, unless the server is dead."""
@@ -87,13 +108,27 @@ class Tracker:
                     mask_secrets(self.uri),
                 )
 
+    def abandon(self, patience: float = 30.0) -> None:
+        """Leave no run of one that was refused before its first round."""
+        self._abandoned = True
+        self._closing.set()
+        self._wake.set()
+        try:
+            if self.enabled:
+                self._thread.join(timeout=patience)
+                self._carrier.delete_run()
+            self.journal.remove()
+        except Exception as error:  # of the store; the run then stays, as one that failed
+            log.debug("tracking: the run could not be taken back: %s", error)
+            self.journal.append("status", status="FAILED")
+
     def _add(self, kind: str, **content: Any) -> None:
         self.journal.append(kind, **content)
         self._wake.set()
 
     def _work(self) -> None:
         """Carry, wait, carry; said once when the server fails, once when it is back."""
-        while True:
+        while not self._abandoned:
             closing = self._closing.is_set()
             self._wake.clear()
             try:
@@ -124,3 +159,15 @@ class Tracker:
                 short,
             )
         self._failed = True
+
+
+def _rank_metric(item: tuple[str, float]) -> int:
+    """Where a metric belongs: what people look for first, what fills the page last."""
+    name = item[0]
+    for place, beginning in enumerate(LAST):
+        if name.startswith(beginning):
+            return len(FIRST) + 1 + place
+    for place, beginning in enumerate(FIRST):
+        if name.startswith(beginning):
+            return place
+    return len(FIRST)

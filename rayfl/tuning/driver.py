@@ -8,6 +8,7 @@ begins with just the trials that are left, each of which goes on from its last c
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,6 +21,7 @@ from rayfl.config.schema import Config
 from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.locks import take_lock
 from rayfl.run.experiment import Interrupted, tracking_uri
+from rayfl.run.progress import is_watched
 from rayfl.tracking.carrier import Carrier
 from rayfl.tracking.journal import Journal
 from rayfl.tracking.tracker import Tracker
@@ -66,7 +68,7 @@ def sweep(
     address : str or None
         A cluster; by default RAY_ADDRESS, or a Ray of our own.
     say : callable or None
-        Given a line now and then.
+        Given a line now and then; by default they are printed on a terminal and in a notebook.
 
     Returns
     -------
@@ -86,13 +88,18 @@ def sweep(
     with take_lock(directory / "lock", f"the sweep {chosen.name} ({directory})"):
         book = Book.begun(chosen, resume)
         with stop_by_signals(book) as stop:
-            return _run_sweep(book, address, say or _say_nothing, stop)
+            return _run_sweep(book, address, say or _choose_say(), stop)
 
 
 def _read_settings(settings: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
     if isinstance(settings, (str, Path)):
         return load_sweep(Path(settings))
     return settings if isinstance(settings, Sweep) else read_sweep(settings, Path.cwd())
+
+
+def _choose_say() -> Say:
+    """Lines for whoever looks on."""
+    return print if is_watched() else _say_nothing
 
 
 def _say_nothing(text: str) -> None:
@@ -194,9 +201,8 @@ def _announce_sweep(tracker: Tracker, book: Book, base: Config, stop: SweepStop)
         for key, value in sweep.decisive().items()
         if key not in ("search", "set", "base")
     }
-    tracker.start(
-        base.tracking.experiment, sweep.name, {"kind": "sweep", "sweep": sweep.name}, params
-    )
+    tags = {"kind": "sweep", "sweep": sweep.name, "mlflow.note.content": _describe_sweep(book)}
+    tracker.start(base.tracking.experiment, sweep.name, tags, params)
     if not tracker.enabled:
         return
     started = time.monotonic()
@@ -207,6 +213,16 @@ def _announce_sweep(tracker: Tracker, book: Book, base: Config, stop: SweepStop)
         log.warning(
             "tracking: the store does not answer; trials will not be nested below the sweep's run"
         )
+
+
+def _describe_sweep(book: Book) -> str:
+    """One sentence, and the command that goes on with it; MLflow reads it as Markdown."""
+    sweep = book.sweep
+    searched = ", ".join(sweep.search)
+    goal = f"{'highest' if sweep.mode == 'max' else 'lowest'} {sweep.metric}"
+    said = f"A {sweep.searcher} search of {searched} for the {goal}, {len(sweep.seeds)} seeds each."
+    command = shlex.join(["rayfl", "sweep", str(book.directory / "sweep.yaml"), "--resume"])
+    return f"{said}\n\n```\n{command}\n```"
 
 
 def _conclude_sweep(book: Book, tracker: Tracker) -> SweepResult:

@@ -36,6 +36,19 @@ def format_values(values: Mapping[str, Any]) -> str:
     return " ".join(f"{path}={format_value(value)}" for path, value in values.items())
 
 
+def name_values(values: Mapping[str, Any]) -> str:
+    """`lr=0.1 fedprox mu=0.1`: a point as a name that a list may cut short."""
+    return " ".join(_name_value(path.rpartition(".")[2], value) for path, value in values.items())
+
+
+def _name_value(key: str, value: Any) -> str:
+    """A setting by its last word, a component by its name and what it is set to."""
+    if isinstance(value, Mapping):
+        rest = [f"{inner}={format_value(each)}" for inner, each in value.items() if inner != "name"]
+        return " ".join([str(value.get("name", key)), *rest])
+    return f"{key}={format_value(value)}"
+
+
 def format_value(value: Any) -> str:
     """A value in one line of YAML, numbers short enough to read."""
     if isinstance(value, float):

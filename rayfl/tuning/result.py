@@ -9,16 +9,23 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from rayfl.config.secrets import mask_secrets
+from rayfl.errors import ConfigError, RayflError, broken
+from rayfl.run.loading import load
+from rayfl.run.result import Result
 from rayfl.tuning.book import Book, Trial, read_note
 from rayfl.tuning.points import format_value, format_values, settings_of
 from rayfl.tuning.schema import Sweep
+
+if TYPE_CHECKING:
+    import pandas
 
 SHOWN = 12
 
@@ -63,7 +70,7 @@ class Standing:
         return "finished" if found == ["finished"] else ", ".join(found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SweepResult:
     """A sweep as far as it has come."""
 
@@ -101,6 +108,118 @@ class SweepResult:
 
     def count(self, *statuses: str) -> int:
         return sum(trial.status in statuses for trial in self.trials)
+
+    # -- as Ray Tune's ResultGrid ------------------------------------------------------------------
+
+    @property
+    def experiment_path(self) -> str:
+        """Where the sweep keeps its own files."""
+        return str(self.directory)
+
+    @property
+    def errors(self) -> list[RayflError]:
+        """What each failed trial died of."""
+        return [RayflError(trial.error) for trial in self.failed]
+
+    @property
+    def num_errors(self) -> int:
+        """How many trials failed."""
+        return len(self.failed)
+
+    @property
+    def num_terminated(self) -> int:
+        """How many trials came to their end, or were stopped as hopeless."""
+        return self.count("finished", "stopped")
+
+    def get_best_result(self, metric: str | None = None, mode: str | None = None) -> Result:
+        """The finished run of the best point, of its first seed that finished.
+
+        Parameters
+        ----------
+        metric : str, optional
+            By default the sweep's, and then points are ranked as the sweep ranks them: by the mean
+            over seeds.
+        mode : str, optional
+            `max` or `min`; by default the sweep's.
+        """
+        trials = self._rank_trials(metric, mode)
+        if not trials:
+            rule = "a sweep has a best result when a trial has finished"
+            raise ConfigError(broken(rule, f"{self.count('finished')} of {len(self.trials)}"))
+        assert trials[0].directory is not None, "a finished trial has one"
+        return load(trials[0].directory)
+
+    def _rank_trials(self, metric: str | None, mode: str | None) -> list[Trial]:
+        """Finished trials, the best first."""
+        own = metric in (None, self.sweep.metric) and mode in (None, self.sweep.mode)
+        if own:
+            ranked = [trial for point in self.points for trial in point.trials]
+            return [trial for trial in ranked if trial.status == "finished"]
+        wanted = metric or self.sweep.metric
+        sign = -1.0 if (mode or self.sweep.mode) == "max" else 1.0
+        ended = [trial for trial in self.trials if trial.status == "finished"]
+        measured = [trial for trial in ended if wanted in read_last(trial)]
+        return sorted(measured, key=lambda trial: sign * read_last(trial)[wanted])
+
+    def get_dataframe(
+        self, filter_metric: str | None = None, filter_mode: str | None = None
+    ) -> pandas.DataFrame:
+        """A line a trial: its settings as `config/...`, its score, its last metrics.
+
+        Parameters
+        ----------
+        filter_metric : str, optional
+            Show each trial's metrics of the round in which this one was best, not of its last.
+        filter_mode : str, optional
+            `max` or `min`; by default the sweep's.
+        """
+        import pandas
+
+        rows = []
+        for trial in self.trials:
+            settings = {f"config/{path}": value for path, value in trial.values.items()}
+            facts = {
+                "trial_id": trial.id,
+                "point": trial.point.number,
+                "seed": trial.seed,
+                "status": trial.status,
+                "score": trial.score,
+                "rounds": trial.rounds,
+                "logdir": None if trial.directory is None else str(trial.directory),
+            }
+            chosen = _choose_round(trial, filter_metric, filter_mode or self.sweep.mode)
+            rows.append({**facts, **settings, **chosen})
+        return pandas.DataFrame(rows)
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def __repr__(self) -> str:
+        ended = self.num_terminated
+        return f"<SweepResult of {self.sweep.name}: {ended} of {len(self)} trials ended>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table of points, and the best of them."""
+        return f"<pre>{escape(format_table(self))}\n\n{escape(describe_best(self))}</pre>"
+
+
+def read_last(trial: Trial) -> dict[str, float]:
+    """The last value of every metric of a trial."""
+    last: dict[str, float] = {}
+    for entry in trial.history:
+        last |= entry["metrics"]
+    return last
+
+
+def _choose_round(trial: Trial, metric: str | None, mode: str) -> dict[str, float]:
+    """The metrics of the round in which one was best; without one, the last of each."""
+    if metric is None:
+        return read_last(trial)
+    better = max if mode == "max" else min
+    measured = [entry["metrics"] for entry in trial.history if metric in entry["metrics"]]
+    if not measured:
+        return {}
+    return dict(better(measured, key=lambda metrics: metrics[metric]))
 
 
 def read_result(book: Book) -> SweepResult:

@@ -38,7 +38,7 @@ from rayfl.tuning.book import (
     score_values,
     split_rounds,
 )
-from rayfl.tuning.points import format_values, settings_of
+from rayfl.tuning.points import format_values, name_values, settings_of
 
 COPY = "checkpoint"
 SHOWN = ("test/", "labels/")
@@ -292,7 +292,8 @@ def _adorn_settings(
     tags |= {"begun_from": f"{begun[0]} round {begun[1]}"} if begun else {}
     parent = Journal(book.directory).noted()
     tags |= {"mlflow.parentRunId": parent["run_id"]} if "run_id" in parent else {}
-    tracking |= {"run_name": directory.name.removeprefix(f"{book.stamp}-")}
+    short = directory.name.removeprefix(f"{book.stamp}-")
+    tracking |= {"run_name": f"{name_values(values)} s{seed} {short}"}
     tracking |= {"tags": {**(tracking.get("tags") or {}), **tags}}
     if checkpoint.get("uri"):
         checkpoint["uri"] = f"{checkpoint['uri'].rstrip('/')}/{directory.name}"

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from rayfl.algorithms import fb_nll, fedavg
-from rayfl.algorithms.fb_nll import Clustered, FbNll, FbNllMinus, measure_separation
+from rayfl.algorithms.fb_nll import Clustered, FbNll, FbNllMinus
 from rayfl.algorithms.fedavg import FedAvg
 from rayfl.algorithms.single_global import SingleGlobal
 from rayfl.config.schema import load_config
@@ -25,6 +25,7 @@ from rayfl.estimate import (
     decompose_features,
     similarity_matrix,
 )
+from rayfl.estimate.clustering import measure_separation
 from rayfl.estimate.subspace import Rank
 from rayfl.fleet.base import Spec
 from rayfl.fleet.executor import Holdings

@@ -68,6 +68,9 @@ def test_rows_by_hand() -> None:
 
 def test_without_truth_classes_are_the_given_ones_and_rates_unknown() -> None:
     assert list_client_rows(tiny(true=None), most=1) == [("0", "3", "3", "unknown", "unknown")]
+    # Noise that is drawn onto labels of which nobody knows how wrong they are.
+    clean = tiny(true=None, nominal=np.zeros(3))
+    assert "0.00 %" not in format_plain_text([], list_client_rows(clean))
     assert dict(list_scenario_facts(tiny(true=None)))["client noise"] == "unknown"
 
 
@@ -126,7 +129,9 @@ def test_printing_says_how_many_clients_it_leaves_out(capsys: pytest.CaptureFixt
     ("change", "names"),
     [
         ({}, {"classes_by_client", "sizes", "noise_by_client", "transition"}),
+        # A rate that labels were meant to have says nothing where nobody knows the truth.
         ({"true": None}, {"classes_by_client", "sizes"}),
+        ({"true": None, "nominal": np.full(3, np.nan)}, {"classes_by_client", "sizes"}),
     ],
 )
 def test_figures_that_need_what_is_unknown_are_absent(

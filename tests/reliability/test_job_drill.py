@@ -168,7 +168,7 @@ def assert_tracked_once(desk: Desk, run: Path) -> None:
     """One finished run in the store beside it, with every round once."""
     client = open_client(default_uri(desk.home / "rayfl-outputs"))
     experiment = client.get_experiment_by_name("rayfl")
-    (found,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run.name}'")
+    (found,) = client.search_runs([experiment.experiment_id], f"tags.run = '{run.name}'")
     assert found.info.status == "FINISHED"
     history = client.get_metric_history(found.info.run_id, "test/accuracy")
     assert [point.step for point in history] == list(range(1, ROUNDS + 1))

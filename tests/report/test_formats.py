@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.report.results import cell, grid, record, result
 
 FOUND = grid({
     "a_b": {"x": ([90.0, 92.0], 91.0), "50%": ([50.0], None)},
-    "c|d": {"x": ([95.0], 96.25), "50%": ([], 60.0)},
+    "c|d": {"x": ([93.0, 97.0], 96.25), "50%": ([], 60.0)},
 })  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def test_markdown_has_ours_printed_and_difference() -> None:
         "| 50%: ours | 50%: printed | 50%: difference |" in lines
     )
     assert r"| A\_B | 91.00 ± 1.41 (n=2) | 91.00 | +0.00 | 50.00 (n=1) | - | - |" in lines
-    assert r"| C\|D | **95.00 (n=1)** | **96.25** | -1.25 | - | 60.00 | - |" in lines
+    assert r"| C\|D | 95.00 ± 2.83 (n=2) | **96.25** | -1.25 | - | 60.00 | - |" in lines
 
 
 def test_markdown_without_printed_figures_has_one_column_each() -> None:
@@ -59,6 +60,14 @@ def test_notes_say_scale_and_what_is_missing(scaled: StudyResult) -> None:
     assert "- B: b is not built" in text
     assert "# A, X (seeds run: 0)\nrayfl study x\n# B, X (seeds run: none)" in text
     assert describe_scale(FOUND) == ""
+
+
+def test_notes_speak_of_the_rounds_that_were_run(scaled: StudyResult) -> None:
+    noted = scaled.study.model_copy(update={"notes": "The mean of the last 10 of 100 rounds."})
+    text = write_markdown(replace(scaled, study=noted))
+    assert "At full size: The mean of the last 10 of 100 rounds." in text
+    assert "Rounds run here: 1; a score is the mean over the last one that measured it." in text
+    assert "run here" not in write_markdown(FOUND)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_latex_rules_span_their_columns_and_signs_are_minus_signs() -> None:
     assert r"\cmidrule(lr){2-4} \cmidrule(lr){5-7}" in text
     assert r"& \multicolumn{3}{c}{X} & \multicolumn{3}{c}{50\%} \\" in text
     assert (
-        r"C\textbar{}D & \textbf{95.00 (n=1)} & \textbf{96.25} & $-$1.25 & -- & 60.00 & -- \\"
+        r"C\textbar{}D & 95.00 $\pm$ 2.83 (n=2) & \textbf{96.25} & $-$1.25 & -- & 60.00 & -- \\"
         in text
     )
 

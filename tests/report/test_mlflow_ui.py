@@ -131,8 +131,13 @@ def test_the_list_shows_runs_with_the_tags_that_tell_them_apart(
         f"{heads}.map((e) => [e.getBoundingClientRect().left, e.getAttribute('col-id')])"
     )
     columns = [name for _, name in sorted(placed) if name.startswith(("tags.", "metrics."))]
-    tags = ["tags.`method`", "tags.`dataset`", "tags.`partition`", "tags.`noise`", "tags.`seed`"]
-    assert columns[:6] == [*tags, "metrics.`test/accuracy`"]
+    # What a run came to is seen without scrolling, and then what tells it from the others.
+    sums = ["test/accuracy", "last10/test/accuracy", "best/test/accuracy"]
+    assert columns[:3] == [f"metrics.`{name}`" for name in sums]
+    assert [name for name in columns if name.startswith("tags.")][:2] == [
+        "tags.`method`",
+        "tags.`noise`",
+    ]
     values = browser.js(
         "[...document.querySelectorAll('[col-id=\"tags.`method`\"]')].map((e) => e.innerText)"
     )
@@ -225,3 +230,37 @@ def test_figures_of_a_run_are_shown(browser: Tab, server: str, made: Made, exper
         )
         == 910
     )
+
+
+def test_the_page_of_a_model_shows_its_metrics_on_its_dataset(
+    browser: Tab, server: str, made: Made, experiment: str
+) -> None:
+    client = open_client(made.uri)
+    model = client.search_logged_models([experiment])[0]
+    place = f"#/experiments/{experiment}/models/{model.model_id}?workflowType=machine_learning"
+    go(browser, server, place)
+    browser.until(f"{TEXT}.includes('test/accuracy') && {TEXT}.includes('digits test')", PATIENCE)
+    assert model.name in browser.js(TEXT)
+
+
+def test_the_clients_of_a_run_are_shown_as_a_table(
+    browser: Tab, server: str, made: Made, experiment: str
+) -> None:
+    run = open_client(made.uri).search_runs([experiment], "tags.method = 'fedds'")[0]
+    place = f"#/experiments/{experiment}/runs/{run.info.run_id}/artifacts/clients.json"
+    go(browser, server, f"{place}?workflowType=machine_learning")
+    cells = "[...document.querySelectorAll('[role=columnheader], th')].map((e) => e.innerText)"
+    browser.until(f"{cells}.some((text) => text.includes('reliability'))", PATIENCE)
+    heads = " ".join(browser.js(cells))
+    assert "wrong labels" in heads
+    assert "samples" in heads
+
+
+def test_a_run_shows_its_description_its_source_and_its_dataset(
+    browser: Tab, server: str, made: Made, experiment: str
+) -> None:
+    run = open_client(made.uri).search_runs([experiment], "tags.method = 'fedrn'")[0]
+    go(browser, server, f"#/experiments/{experiment}/runs/{run.info.run_id}")
+    browser.until(f"{TEXT}.includes('digits over 4 clients')", PATIENCE)
+    digest = run.data.tags["scenario"][:36]
+    browser.until(f"{TEXT}.includes('digits ({digest})')", PATIENCE)

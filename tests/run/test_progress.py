@@ -15,6 +15,7 @@ from rayfl.run.progress import (
     Progress,
     RoundClock,
     Silent,
+    choose_progress,
     format_duration,
     progress_for,
 )
@@ -56,28 +57,51 @@ def test_durations_are_short(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_a_line_has_round_accuracy_loss_rate_and_remaining_time(sleep: Sleep) -> None:
+def told(clock: RoundClock, entry: dict[str, Any]) -> str:
+    return clock.read(entry).line
+
+
+def test_a_line_has_round_accuracy_best_loss_rate_and_remaining_time(sleep: Sleep) -> None:
     clock = RoundClock(10)
     sleep(2)
-    assert clock.line(record(1, accuracy=0.5, loss=1.25)) == (
-        "round  1/10  accuracy 0.5000  loss 1.2500  2.0 clients/s  18s left"
+    assert told(clock, record(1, accuracy=0.5, loss=1.25)) == (
+        "round  1/10  accuracy 0.5000 (best 0.5000)  loss 1.2500  2.0 clients/s  2s"
+        "  at most 18s left"
     )
     sleep(2)
-    assert clock.line(record(2, accuracy=0.75, loss=1.0)).endswith("2.0 clients/s  16s left")
+    line = told(clock, record(2, accuracy=0.25, loss=1.0))
+    assert "accuracy 0.2500 (best 0.5000)" in line
+    assert line.endswith("2.0 clients/s  4s  16s left")
 
 
-def test_rounds_without_evaluation_show_the_last_one(sleep: Sleep) -> None:
+def test_the_remaining_time_counts_from_the_first_round(sleep: Sleep) -> None:
+    clock = RoundClock(30)
+    sleep(20)  # imports, actors, and the first round
+    assert told(clock, record(1)).endswith("at most 9m40s left")
+    sleep(1)
+    assert told(clock, record(2)).endswith("28s left")
+    sleep(1)
+    assert told(clock, record(3)).endswith("4.0 clients/s  22s  27s left")
+
+
+def test_before_the_first_evaluation_nothing_is_said_of_accuracy(sleep: Sleep) -> None:
     clock = RoundClock(3)
     sleep(1)
-    assert "accuracy nan" in clock.line(record(1))
-    clock.line(record(2, accuracy=0.5, loss=1.0))
-    assert "accuracy 0.5000  loss 1.0000" in clock.line(record(3))
+    first = told(clock, record(1))
+    assert "accuracy" not in first
+    assert "nan" not in first
+    told(clock, record(2, accuracy=0.5, loss=1.0))
+    last = told(clock, record(3))
+    assert "accuracy 0.5000 (best 0.5000)  loss 1.0000" in last
+    assert "left" not in last
 
 
 def test_a_resumed_run_expects_only_what_it_still_has_to_do(sleep: Sleep) -> None:
     clock = RoundClock(100)
+    sleep(91)
+    told(clock, record(91))
     sleep(1)
-    assert clock.line(record(91)).endswith("9s left")
+    assert told(clock, record(92)).endswith(" 8s left")
 
 
 def test_a_resumed_run_that_tells_its_history_again_does_not_believe_it_took_no_time(
@@ -85,8 +109,8 @@ def test_a_resumed_run_that_tells_its_history_again_does_not_believe_it_took_no_
 ) -> None:
     clock = RoundClock(100)
     for done in range(1, 51):
-        line = clock.line({**record(done), "clock": {"time/elapsed_s": 2.0 * done}})
-    assert line.endswith("2.0 clients/s  1m40s left")
+        line = told(clock, {**record(done), "clock": {"time/elapsed_s": 2.0 * done}})
+    assert line.endswith("2.0 clients/s  1m40s  1m40s left")
 
 
 def test_lines_come_seconds_apart_and_for_the_last_round(
@@ -128,8 +152,40 @@ def test_the_live_line_is_redrawn_and_the_last_one_stays(
     live.round(record(2, accuracy=0.5, loss=1.0))
     live.close()
     out = capsys.readouterr().out
-    assert "round 2/2  accuracy 0.5000" in out
+    assert "features" in out.splitlines()[0]
+    assert "round 2/2" in out
+    assert "accuracy 0.5000 (best 0.5000)" in out
     assert "round 1/2" not in out
+
+
+def test_a_terminal_shows_what_is_done_while_nothing_moves_and_a_bar_afterwards() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    screen = Console(file=StringIO(), force_terminal=True, width=110, color_system=None)
+    live = Live(2, screen)
+    live.note("fedavg, digits over 4 clients")
+    live.note("connecting to Ray")
+    live.live.refresh()
+    live.round(record(1, accuracy=0.25, loss=2.0))
+    live.live.refresh()
+    live.close()
+    out = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert out.index("fedavg, digits over 4 clients") < out.index("connecting to Ray")
+    bar = out[out.index("round 1/2") :]
+    assert "\u2501" in bar
+    assert "connecting" not in bar
+
+
+@pytest.mark.parametrize(("wanted", "kind"), [(True, Lines), (False, Silent), (None, Silent)])
+def test_from_python_a_file_is_not_written_to_unless_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool | None, kind: type[Progress]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert type(choose_progress(wanted, 3)) is kind
+    own = Silent()
+    assert choose_progress(own, 3) is own
 
 
 @pytest.mark.parametrize(

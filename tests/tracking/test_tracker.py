@@ -170,7 +170,8 @@ def test_a_run_is_an_mlflow_run(tracked: rayfl.Result) -> None:
     client = open_client(uri_of(tracked))
     run = run_of(tracked)
     assert run.info.status == "FINISHED"
-    assert run.info.run_name == tracked.directory.name
+    assert run.info.run_name.startswith("fedavg s0 0.3 symmetric iid digits ")
+    assert run.data.tags["run"] == tracked.directory.name
     assert run.info.end_time >= run.info.start_time
     assert client.get_experiment(run.info.experiment_id).name == "mine"
 
@@ -216,6 +217,10 @@ def test_the_resolved_configuration_is_flattened_into_params(
         ("seed", "0"),
         ("rayfl", rayfl.__version__),
         ("fleet", "inline"),
+        ("noise_rate", "0.299"),
+        ("clients", "4"),
+        ("rounds", "5"),
+        ("lr", "0.05"),
         ("team", "a"),
         ("see", "http://***@example.org"),
     ],

@@ -46,12 +46,11 @@ def await_that(seen: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("folder", ["", "figures", "model"])
+@pytest.mark.parametrize("folder", ["", "figures"])
 def test_artifacts_are_there(tracked: rayfl.Result, folder: str) -> None:
     wanted = {
-        "": {"config.yaml", "scenario.txt"},
+        "": {"config.yaml", "scenario.txt", "clients.json"},
         "figures": {"figures/learning_curve.png", "figures/confusion.png"},
-        "model": {"model/MLmodel"},
     }
     found = open_client(uri_of(tracked)).list_artifacts(tracked.mlflow_run_id, folder)
     assert wanted[folder] <= {item.path for item in found}
@@ -75,7 +74,7 @@ def test_the_logged_model_can_be_loaded_and_answers_as_the_result_s(
     import torch
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri_of(tracked))
-    place = f"runs:/{tracked.mlflow_run_id}/model"
+    place = f"models:/{Journal(tracked.directory).noted()['model_id']}"
     model = mlflow.pytorch.load_model(place)
     images = torch.from_numpy(np.random.default_rng(0).random((5, 1, 8, 8), dtype=np.float32))
     with torch.no_grad():

@@ -75,7 +75,7 @@ def nested(result: SweepResult) -> tuple[Any, list[Any]]:
     (parent,) = [run for run in found if run.data.tags.get("kind") == "sweep"]
     below = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert len(below) == len(found) - 1
-    return parent, sorted(below, key=lambda run: str(run.info.run_name))
+    return parent, sorted(below, key=lambda run: str(run.data.tags["trial"]))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,14 @@ class TestGrid:
     def test_mlflow_has_nested_runs_and_the_sweep_s_own(self, grid: SweepResult) -> None:
         parent, below = nested(grid)
         assert [run.info.status for run in (parent, *below)] == ["FINISHED"] * 9
-        assert [run.info.run_name for run in below] == [f"tiny-{trial.id}" for trial in grid.trials]
+        names = [str(run.info.run_name) for run in below]
+        assert names[0] == "lr=0.3 method=fedavg s0 tiny-000-s0"
+        assert names[2].startswith("lr=0.3 fedprox mu=")
+        assert [name.split()[-1] for name in names] == [f"tiny-{each.id}" for each in grid.trials]
+        assert (
+            "search of training.lr, method for the highest"
+            in parent.data.tags["mlflow.note.content"]
+        )
         assert {run.data.tags["search/training.lr"] for run in below} == {"0.3", "0.0"}
         assert parent.data.params["search/training.lr"] == "grid [0.3, 0.0]"
         assert grid.best is not None
@@ -124,6 +131,22 @@ class TestGrid:
         client = open_client(f"sqlite:///{grid.directory.parent.parent / 'mlflow.db'}")
         kept = {item.path for item in client.list_artifacts(parent.info.run_id)}
         assert kept == {"sweep.yaml", "table.csv", "table.json", "best.yaml", "coordinates.png"}
+
+    def test_it_is_read_like_a_result_grid_of_tune(self, grid: SweepResult) -> None:
+        assert (len(grid), grid.num_errors, grid.errors, grid.num_terminated) == (8, 0, [], 8)
+        assert Path(grid.experiment_path, "sweep.yaml").is_file()
+        frame = grid.get_dataframe()
+        assert list(frame["trial_id"]) == [trial.id for trial in grid.trials]
+        assert set(frame["config/training.lr"]) == {0.3, 0.0}
+        best = grid.get_best_result()
+        assert grid.best is not None
+        assert best.directory == grid.best.trials[0].directory
+        assert best.config.training.lr == 0.3
+        worst = grid.get_best_result(mode="min")
+        assert worst.metrics["test/accuracy"] == frame["test/accuracy"].min()
+        tops = grid.get_dataframe(filter_metric="test/accuracy", filter_mode="max")
+        assert (tops["test/accuracy"] >= frame["test/accuracy"]).all()
+        assert "<pre>" in grid._repr_html_()
 
     def test_the_best_is_found_again_from_disk_with_a_command_that_runs_it(
         self, grid: SweepResult

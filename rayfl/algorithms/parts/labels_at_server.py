@@ -5,10 +5,10 @@ resumed like any round and shares the axis of FedCR, whose comparison gives it t
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
+from rayfl.algorithms.parts.late_stages import warn_of_late_stage
 from rayfl.algorithms.parts.server_training import (
     refuse_idle_server,
     refuse_unfit_labels,
@@ -17,9 +17,8 @@ from rayfl.algorithms.parts.server_training import (
 from rayfl.component import Count, Natural, Positive, component, slot
 from rayfl.learn.losses import LOSSES
 from rayfl.learn.losses.base import CROSS_ENTROPY, SampleLoss
+from rayfl.learn.training import Training
 from rayfl.protocol import Algorithm, Fleet, Ref, Served
-
-log = logging.getLogger("rayfl")
 
 
 @component
@@ -40,13 +39,13 @@ class LabelsAtServer(Algorithm):
 
     def check(self, fleet: Fleet) -> None:
         refuse_unfit_labels(fleet)
+
+    def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
+        yield from super().list_warnings(training, clients)
         alone = -(-self.pretraining // self.server_epochs)
-        if self.pretraining and alone >= fleet.training.rounds:
-            log.warning(
-                "the server pre-trains in the first %d rounds and there are %d: no client will "
-                "ever train. Raise training.rounds or lower method.pretraining.",
-                alone,
-                fleet.training.rounds,
+        if self.pretraining:
+            yield from warn_of_late_stage(
+                "method.pretraining", alone, training.rounds, "no client will ever train"
             )
 
     def count_pretraining(self, fleet: Fleet, t: int) -> int:

@@ -3,6 +3,7 @@ dies."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("rayfl")
 
 DEATHS_WITHOUT_PROGRESS = 3
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Where Ray tells the driver of a submitted job what was submitted."""
+SUBMISSION = "job_submission_id"
 HEED_SECONDS = 0.2
 LINGER_SECONDS = 0.2
 GRACE_SECONDS = 20.0
@@ -116,6 +120,17 @@ def describe_cluster() -> str:
     total = ray.cluster_resources()
     nodes = sum(node["Alive"] for node in ray.nodes())
     return f"{nodes} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
+
+
+def describe_job() -> dict[str, str]:
+    """Which job of Ray's this is; and, of one that was submitted, under which id."""
+    import ray
+
+    found = {"ray_job": str(ray.get_runtime_context().get_job_id())}
+    told = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("metadata", {})
+    if SUBMISSION in told:
+        found["ray_submission"] = str(told[SUBMISSION])
+    return found
 
 
 def fit_placement(
