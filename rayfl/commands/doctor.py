@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rayfl.secrets import describe_error, mask_secrets
+
 PACKAGES = (
     "ray",
     "torch",
@@ -65,10 +67,9 @@ def guard_check(
     try:
         return Check(what, True, look())
     except Exception as error:
-        from rayfl.config.secrets import mask_secrets
-
-        first = mask_secrets(str(error)).partition("\n")[0]
-        return Check(what, False, f"{type(error).__name__}: {first}", remedy)
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        found = f"{type(error).__name__}: {describe_error(error, uri)}"
+        return Check(what, False, found, remedy)
 
 
 def _check_python() -> Check:
@@ -110,7 +111,6 @@ def check_disk(output: Path) -> Check:
 
 def check_store(output: Path) -> str:
     """Whether the tracking store answers."""
-    from rayfl.config.secrets import mask_secrets
     from rayfl.tracking.store import default_uri, open_client
 
     uri = os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from rayfl.component import Count, neutral, slot
+from rayfl.component import Count, neutral, show_value, slot
 from rayfl.errors import broken
 from rayfl.federation.dataset import Loader
 from rayfl.federation.datasets import DATASETS
@@ -22,9 +22,28 @@ from rayfl.federation.split import SplitPlan
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
+def make_absolute(path: Path) -> Path:
+    """A path that means the same wherever a process stands."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        rule = "~NAME stands for the home of somebody who has one"
+        raise ValueError(broken(rule, show_value(str(path)))) from error
+
+
+def _refuse_uri(given: Any) -> Any:
+    """A path would make another thing of it, and hide what is in it from nobody."""
+    if isinstance(given, str) and "://" in given:
+        raise ValueError(broken("this is a folder of this machine, not a URI", show_value(given)))
+    return given
+
+
 # Absolute at once: a tuning trial or a job runs in another directory than the one that the path was
 # written for.
-AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+AbsolutePath = Annotated[
+    Path, BeforeValidator(lambda given: _refuse_uri(given)), AfterValidator(make_absolute)
+]
 _LoaderSlot = Annotated[Loader, slot(DATASETS)]
 _PartitionSlot = Annotated[Partition, slot(PARTITIONS)]
 _NoiseSlot = Annotated[Noise, slot(NOISES)]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError, StorageError, broken, suggest_nearest
 from rayfl.run.store import LAST, Record, read_record
+from rayfl.secrets import describe_error, mask_secrets
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, TableLayout
 from rayfl.tracking.store import open_client
@@ -86,9 +86,9 @@ def read_experiment(name: str, uri: str) -> StudyResult:
     except (ConfigError, StorageError):
         raise
     except Exception as error:
-        short = str(mask_secrets(str(error))).splitlines()[0]
         rule = "the MLflow store must answer"
-        raise StorageError(broken(rule, f"{mask_secrets(uri)}: {short}")) from error
+        got = f"{mask_secrets(uri)}: {describe_error(error, uri)}"
+        raise StorageError(broken(rule, got)) from error
     if not found:
         rule = f"experiment '{name}' needs a finished run"
         raise ConfigError(broken(rule, "none", "Wait for one, or name another."))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayfl.config.schema import Config
-from rayfl.config.secrets import mask_secrets
 from rayfl.durable import write_file
 from rayfl.federation.scenario import Scenario
 from rayfl.run.assembly import NetworkRecipe, filled_network
@@ -27,6 +26,7 @@ from rayfl.run.environment import (
     library_versions,
 )
 from rayfl.run.signals import Interrupted
+from rayfl.secrets import describe_error
 from rayfl.tracking.store import default_uri
 from rayfl.tracking.tracker import Tracker
 from rayfl.version import __version__
@@ -80,9 +80,8 @@ def _describe_run(tracker: Tracker, config: Config, scenario: Scenario, director
         **library_versions(),
         **config.tracking.tags,
     }
-    experiment = mask_secrets(config.tracking.experiment)
-    name = mask_secrets(config.tracking.run_name) or directory.name
-    tracker.start(experiment, name, tags, flatten_settings(config.resolved()))
+    name = config.tracking.run_name or directory.name
+    tracker.start(config.tracking.experiment, name, tags, flatten_settings(config.resolved()))
     text = "\n".join(f"{key}: {value}" for key, value in list_scenario_facts(scenario))
     (directory / "scenario.txt").write_text(text + "\n", encoding="utf-8")
     for file in ("config.yaml", "scenario.txt"):
@@ -210,8 +209,8 @@ def _optional_output(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        log.warning("%s could not be made (%s)", what, reason)
+        reason = describe_error(error)
+        log.warning("%s could not be made (%s: %s)", what, type(error).__name__, reason)
 
 
 def _save_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome) -> Path:

@@ -16,6 +16,7 @@ from rayfl.config.schema import Config, validate_config
 from rayfl.federation.datasets import find_data_root
 from rayfl.federation.scenario import open_federation
 from rayfl.fleet.on_ray.connection import connect_ahead
+from rayfl.run import checkpoint
 from rayfl.run.artifacts import conclude_run, track_run, tracking_uri
 from rayfl.run.assembly import (
     NetworkRecipe,
@@ -33,6 +34,7 @@ from rayfl.run.engine import Engine
 from rayfl.run.places import open_place
 from rayfl.run.progress import Progress, Silent, Teller
 from rayfl.run.signals import Interrupted, Stop, stop_on_signals
+from rayfl.tracking import store
 
 if TYPE_CHECKING:
     from torch import nn
@@ -126,11 +128,20 @@ def run(
     plain = {"fleet": config.fleet} if isinstance(config, Config) else config
     with stop_on_signals(stop) as stop, connect_ahead(plain, address):
         settings = config if isinstance(config, Config) else validate_config(config)
+        _refuse_bad_uris(settings)
         with claim_directory(settings, directory, resume) as folder:
             stop.directory = folder
             result = _run_in(folder, settings, address, progress or Silent(), stop)
             stop.directory = None
             return result
+
+
+def _refuse_bad_uris(config: Config) -> None:
+    """What could never be written to is refused before anything is written at all."""
+    if config.checkpoint.uri is not None:
+        checkpoint.refuse_bad_uri(config.checkpoint.uri)
+    if config.tracking.enabled:
+        store.refuse_bad_uri(tracking_uri(config))
 
 
 def _run_in(

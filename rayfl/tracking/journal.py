@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.errors import StorageError
+from rayfl.secrets import mask_secrets
 
 log = logging.getLogger("rayfl")
 
@@ -27,6 +28,7 @@ CONTENT: Mapping[str, Mapping[str, type]] = {
     "status": {"status": str},
 }
 """What an entry of each kind holds, beside its kind and its time."""
+UNMASKED = {"metrics", "artifact", "model"}
 NOTE: Mapping[str, type] = {"run_id": str, "carried": int, "former": list}
 """What is noted: the MLflow run, how many lines it has, and what the run was called in stores that
 are lost."""
@@ -73,7 +75,10 @@ class Journal:
         **content
             What an entry of this kind holds.
         """
-        line = json.dumps({"kind": kind, "time": int(time.time() * 1000), **content})
+        # Nothing that is written here, or carried from here, has a credential in it. Numbers have
+        # none, and files must be found again by their paths.
+        said = content if kind in UNMASKED else mask_secrets(content)
+        line = json.dumps({"kind": kind, "time": int(time.time() * 1000), **said})
         whole = self.path.stat().st_size
         try:
             with self.path.open("a", encoding="utf-8") as file:

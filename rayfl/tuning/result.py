@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from rayfl.config.secrets import mask_secrets
+from rayfl.secrets import mask_secrets
 from rayfl.tuning.book import Book, Trial, read_note
 from rayfl.tuning.points import format_value, format_values, settings_of
 from rayfl.tuning.schema import Sweep

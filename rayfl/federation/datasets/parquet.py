@@ -18,10 +18,19 @@ from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.image_files import decode_images
-from rayfl.federation.datasets.on_disk import OnDisk, damaged_file, split_off_test
+from rayfl.federation.datasets.on_disk import (
+    OnDisk,
+    damaged_file,
+    refuse_damage,
+    split_off_test,
+)
+from rayfl.regular_files import open_regular
 
 ClassNames = tuple[str, ...]
 IMAGE_COLUMNS = ("image", "img")
+_LEAST_LIMIT = 1_000_000_000
+_USUAL_RATIO = 20
+"""How much larger than the file its columns may be: encoded images hardly shrink."""
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 
 
@@ -105,12 +114,13 @@ def read_parquet(
     labels: list[Ints] = []
     names: ClassNames = ()
     for file in files:
-        table, image, label = _read_columns(file, image_columns, label_columns)
-        names = names or _parse_class_names(table.schema.metadata, label)
-        labels.append(_read_labels(file, table.column(label)))
+        with refuse_damage(file, "a whole Parquet file of images and labels"):
+            table, image, label = _read_columns(file, image_columns, label_columns)
+            names = names or _parse_class_names(table.schema.metadata, label)
+            labels.append(_read_labels(file, table.column(label)))
+            encoded = _list_encoded_images(table.column(image).combine_chunks())
         if names:
             check_bounds(f"{file}: labels lie", labels[-1], 0, len(names))
-        encoded = _list_encoded_images(table.column(image).combine_chunks())
         rows = [f"{file} row {row}" for row in range(len(encoded))]
         pixels.append(decode_images(encoded, channels, side, rows))
         # Every file continues in the channels of the first.
@@ -125,19 +135,28 @@ def _read_columns(
     label_columns: Sequence[str],
 ) -> tuple[Any, str, str]:
     """A table of the images and the labels alone, and what the two columns are called."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(file) as opened:
-            schema = opened.schema_arrow
-            image = _pick_column(file, schema, image_columns)
-            label = _pick_column(file, schema, label_columns)
-            # Only these columns: others may hold bounding boxes, masks or texts of any size.
-            table = opened.read(columns=[image, label])
-    except (pa.ArrowException, OSError) as error:
-        raise damaged_file(file, "a whole Parquet file", error) from error
+    with open_regular(file) as stream, pq.ParquetFile(stream) as opened:
+        schema = opened.schema_arrow
+        image = _pick_column(file, schema, image_columns)
+        label = _pick_column(file, schema, label_columns)
+        _check_claims(opened.metadata, file.stat().st_size)
+        # Only these columns: others may hold bounding boxes, masks or texts of any size.
+        table = opened.read(columns=[image, label])
     return table.replace_schema_metadata(schema.metadata), image, label
+
+
+def _check_claims(metadata: Any, size: int) -> None:
+    """Refuse a file that claims to unpack to far more than encoded images can."""
+    most = max(_LEAST_LIMIT, _USUAL_RATIO * size)
+    claimed = 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        columns = [row_group.column(at) for at in range(row_group.num_columns)]
+        claimed += sum(column.total_uncompressed_size for column in columns)
+    if max(claimed, metadata.num_rows) > most:
+        raise ValueError(f"{claimed:,} bytes in {metadata.num_rows:,} rows, where {most:,} are due")
 
 
 def _pick_column(
