@@ -70,7 +70,9 @@ def mask_secrets(value: Any) -> Any:
         A text, or mappings and lists of texts, to any depth; anything else is returned as it is.
     """
     if isinstance(value, str):
-        return _CREDENTIAL.sub(_mask_found, value)
+        # Without one of these there is neither a URI nor a name of anything.
+        may_have = ":" in value or "=" in value
+        return _CREDENTIAL.sub(_mask_found, value) if may_have else value
     if isinstance(value, Mapping):
         return {mask_secrets(key): _mask_item(key, item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -12,9 +12,12 @@ import yaml
 
 from rayfl.component import show_value
 
-MOST_NODES = 300_000
+MOST_NODES = 150_000
 """Keys, values, mappings and lists, with all aliases written out."""
 MOST_DEPTH = 100
+_MARKS = ",:[{?-\n"
+_OPENINGS = ("[", "{", "- ", "? ")
+_MOST_OPENINGS = 2000
 _MOST_DIGITS = 200
 """Letters of a number. Python takes quadratic time for the digits of larger ones."""
 _MOST_ODD_KEYS = 1000
@@ -28,7 +31,6 @@ _ERRORS = (
     AttributeError,
     LookupError,
     TypeError,
-    RecursionError,
 )
 
 
@@ -39,10 +41,13 @@ class BadYamlError(ValueError):
 def load_yaml(text: str) -> Any:
     """The plain values of a text, or a BadYamlError."""
     try:
-        _check_size(text)
+        if _may_be_immense(text):
+            _check_size(text)
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         raise BadYamlError(_phrase_marked(error)) from None
+    except RecursionError:
+        raise BadYamlError("mappings and lists lie too deep in each other") from None
     except _ERRORS as error:
         first = str(error).strip().splitlines()[:1]
         raise BadYamlError(first[0][:200] if first else type(error).__name__) from None
@@ -54,6 +59,16 @@ def _phrase_marked(error: yaml.MarkedYAMLError) -> str:
     place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
     said = " ".join(str(part) for part in (error.context, error.problem) if part)
     return f"{said[:200]}{place}"
+
+
+def _may_be_immense(text: str) -> bool:
+    """Whether to look through a text, which takes as long as to read it.
+
+    Every value but the first has a mark before it, only aliases can make more of them, and what
+    lies deep has as many openings before it, or else is indented and therefore long."""
+    values = sum(map(text.count, _MARKS))
+    openings = sum(map(text.count, _OPENINGS))
+    return "*" in text or values >= MOST_NODES or openings >= _MOST_OPENINGS
 
 
 def _check_size(text: str) -> None:

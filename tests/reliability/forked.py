@@ -108,7 +108,7 @@ def _describe_fault(error: BaseException) -> str:
     """The kind of error and the place in the package where it came out."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_ours(each.filename)]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "elsewhere"
-    return f"{type(error).__name__} at {place}: {str(error)[:80]}"
+    return f"{type(error).__name__} at {place}"
 
 
 def _is_ours(file: str) -> bool:
