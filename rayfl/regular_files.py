@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+_PIECE_BYTES = 1 << 20
+
 
 def open_regular(path: Path) -> BinaryIO:
     """A file, opened for reading.
@@ -30,8 +32,14 @@ def open_regular(path: Path) -> BinaryIO:
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """The content of a file of at most so many bytes; raises as `open_regular` does."""
+    pieces = []
+    left = most_bytes
     with open_regular(path) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
+        # No more at once than it says that it holds: a buffer of the limit's size may be too large.
+        size = max(os.fstat(file.fileno()).st_size, _PIECE_BYTES)
+        while left >= 0 and (piece := file.read(min(size, left + 1))):
+            pieces.append(piece)
+            left -= len(piece)
+    if left < 0:
         raise OSError(errno.EFBIG, f"Has more than {most_bytes:,} bytes", str(path))
-    return content
+    return b"".join(pieces)

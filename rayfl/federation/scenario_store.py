@@ -102,8 +102,8 @@ def read_header(directory: Path) -> dict[str, Any]:
         remedy = "Make one with `rayfl scenario build CONFIG -o DIR`."
         raise DataError(broken(rule, directory, remedy)) from error
     except (OSError, ValueError, RecursionError) as error:
-        found = describe_damage(error)
-        raise DataError(broken(f"{path} must be readable JSON", found)) from error
+        said = describe_damage(error)
+        raise DataError(broken(f"{path} must be readable JSON", said)) from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
         raise DataError(broken(f"{path} must say format '{_FORMAT}'", repr(found)))
@@ -113,8 +113,8 @@ def read_header(directory: Path) -> dict[str, Any]:
         raise DataError(broken(rule, version, "Build it again with this version of rayfl."))
     for key, kind in _NEEDED.items():
         if not isinstance(header.get(key), kind):
-            rule = f"{path} must have '{key}'"
-            raise DataError(broken(rule, type(header.get(key)).__name__, "Build it again."))
+            other = type(header.get(key)).__name__
+            raise DataError(broken(f"{path} must have '{key}'", other, "Build it again."))
     return header
 
 

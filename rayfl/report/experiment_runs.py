@@ -3,9 +3,11 @@ repetitions."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from rayfl.run.store import LAST, Record, read_record
 from rayfl.secrets import describe_error, mask_secrets
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, TableLayout
+from rayfl.tracking.journal import read_note
 from rayfl.tracking.store import open_client
 
 if TYPE_CHECKING:
@@ -132,15 +135,22 @@ def find_directories(uri: str) -> dict[str, Path]:
     found = {}
     store = Path(uri.removeprefix(SQLITE))
     for note in store.parent.glob("runs/*/tracking.json"):
-        facts = json.loads(note.read_text())
+        facts = read_note(note)
         if "run_id" in facts and (note.parent / "result.json").exists():
             found[str(facts["run_id"])] = note.parent
     return found
 
 
+def _make_scratch() -> Path:
+    """A folder for what is fetched, which is read as long as there are figures to draw."""
+    folder = Path(tempfile.mkdtemp(prefix="rayfl-report-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def _fetch_run(client: MlflowClient, run: Run) -> Record:
     """A run that lies elsewhere: its metrics, and the files that were logged with it."""
-    folder = Path(tempfile.mkdtemp(prefix="rayfl-report-"))
+    folder = _make_scratch()
     directory = folder / (run.info.run_name or run.info.run_id)
     directory.mkdir()
     there = {file.path for file in client.list_artifacts(run.info.run_id)}

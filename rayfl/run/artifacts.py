@@ -226,5 +226,5 @@ def _save_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome) -> Path:
     inputs = mlflow.types.TensorSpec(number, (-1, channels, height, width))
     outputs = mlflow.types.TensorSpec(number, (-1, recipe.classes))
     schemas = [mlflow.types.Schema([spec]) for spec in (inputs, outputs)]
-    save_model(network, mlflow.models.ModelSignature(*schemas), folder)
+    save_model(network, mlflow.models.ModelSignature(*schemas), weights, folder)
     return folder

@@ -115,14 +115,7 @@ class Journal:
 
         A note that is damaged says nothing: the journal is carried again to the run that it was
         carried to, which the store has under the same name and time."""
-        try:
-            note = json.loads(self.note.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except ValueError:
-            return {}
-        if not isinstance(note, dict):
-            return {}
+        note = read_note(self.note)
         sound = {key: note[key] for key, kind in NOTE.items() if isinstance(note.get(key), kind)}
         # Without its run, what was carried is unknown.
         return sound if "run_id" in sound else {key: sound[key] for key in sound if key == "former"}
@@ -134,6 +127,15 @@ class Journal:
         part = self.note.with_suffix(".part")
         part.write_text(json.dumps(kept))
         os.replace(part, self.note)
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What is written in a note; nothing where it is missing or damaged."""
+    try:
+        note = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 def _read_entry(line: bytes) -> Entry | None:

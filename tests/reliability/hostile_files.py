@@ -156,8 +156,8 @@ def _read_pickled(content: bytes, folder: Path) -> object:
 
 
 def pickled_claim(folder: Path) -> object:
-    rebuild, arguments, _ = np.zeros(1).__reduce__()  # type: ignore[misc]
-    claim = _Call(rebuild, arguments[0], (10**12,), arguments[2])
+    rebuild: Any = np.zeros(1).__reduce__()[0]
+    claim = _Call(rebuild, np.ndarray, (10**12,), b"b")
     return _read_pickled(pickle.dumps({"data": claim}), folder)
 
 

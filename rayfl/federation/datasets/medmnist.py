@@ -141,6 +141,7 @@ def _read_npz(file: Path, side: int, most_bytes: int) -> tuple[Images, Images]:
 
 def _check_claims(arrays: np.lib.npyio.NpzFile, most_bytes: int) -> None:
     """Refuse arrays that unpack to more than the set can hold; no more than claimed is unpacked."""
+    assert arrays.zip is not None, "they have just been opened"
     claimed = sum(member.file_size for member in arrays.zip.infolist())
     if claimed > most_bytes:
         raise ValueError(f"{claimed:,} bytes where {most_bytes:,} are the most")
