@@ -285,7 +285,7 @@ _LONGEST_PATH = 500
 
 def import_path(path: str, kind: str) -> Any:
     """The object at `package.module:Name`, or a ConfigError that says which half is wrong."""
-    if len(path) > _LONGEST_PATH:
+    if len(path) > _LONGEST_PATH or "/" in path:
         raise ConfigError(broken(f"a {kind} is named by an import path", show_value(path)))
     module_name, _, attribute = path.partition(":")
     try:

@@ -96,10 +96,10 @@ def describe_error(error: BaseException, uri: str = "") -> str:
         What it is about. Libraries take URIs apart, and then speak of a part that shows no more
         what it was: parts of this one's credentials are hidden as well.
     """
-    said = str(error)
+    said = str(mask_secrets(str(error)))
     for part in sorted(_list_parts(uri), key=len, reverse=True):
         said = said.replace(part, STARS)
-    lines = str(mask_secrets(said)).strip().splitlines()
+    lines = said.strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
@@ -122,22 +122,11 @@ def _mask_found(found: re.Match[str]) -> str:
     if found["uri"] is None:
         quote = found["quote"] or ""
         return f"{found['name']}{found['gap']}{quote}{STARS}{quote}"
-    word, after = _split_at_quote(found)
-    user, at, place = _split_user(word)
-    shown = f"{found['uri']}{STARS if user else ''}{at}{_mask_query(place)}"
-    # What comes after a quoted URI may be another one.
-    return shown + str(mask_secrets(after))
-
-
-def _split_at_quote(found: re.Match[str]) -> tuple[str, str]:
-    """The URI after its scheme, and what follows the quote that ends it, if a quote begins it."""
-    before = found.string[found.start() - 1 : found.start()]
-    rest = found["rest"]
-    if before not in ("'", '"') or not before:
-        return rest, ""
-    inside = re.match(rf"(?:\\.|[^\\{before}])*", rest)
-    end = inside.end() if inside else 0
-    return rest[:end], rest[end:]
+    user, at, place = _split_user(found["rest"])
+    if "?" in user or "#" in user:
+        # Of a query with an @ in it, or of a password with a question mark: nobody can tell.
+        return f"{found['uri']}{STARS}"
+    return f"{found['uri']}{STARS if user else ''}{at}{_mask_query(place)}"
 
 
 def _split_user(word: str) -> tuple[str, str, str]:
@@ -170,8 +159,8 @@ def _mask_setting(found: re.Match[str]) -> str:
 def _list_parts(uri: str) -> Iterator[str]:
     """What a library may say of a URI's credentials, once it has taken it apart."""
     _, _, word = uri.partition("://")
-    user, _, place = _split_user(word)
-    settings = [setting.partition("=") for setting in re.split(r"[?#&;]", place)[1:]]
+    user, _, _ = _split_user(word)
+    settings = [setting.partition("=") for setting in re.split(r"[?#&;]", word)[1:]]
     values = [value for name, _, value in settings if name.lower() not in _HARMLESS]
     for written in (user, user.partition(":")[2], *re.split(r"[:/@?#]", user), *values):
         yield from (part for part in (written, unquote(written)) if len(part) > 2)

@@ -87,7 +87,5 @@ def test_damaged_weights_are_refused(result: rayfl.Result, record: Record) -> No
 
 def test_weights_of_another_network_are_refused(result: rayfl.Result, record: Record) -> None:
     save(result, np.zeros(1, np.float32))
-    with pytest.raises(
-        DataError, match=r"of this configuration has [\d,]+ weights; got 1"
-    ):
+    with pytest.raises(DataError, match=r"of this configuration has [\d,]+ weights; got 1"):
         load_saved_network(record)

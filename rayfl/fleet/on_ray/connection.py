@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from rayfl.errors import ResourceError
 from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
 from rayfl.fleet.on_ray.own_ray import (
+    hide_command_line,
     is_own,
     own_settings,
     refuse_other_machines,
@@ -126,6 +127,7 @@ def _ray_session(address: str | None, place: str, **settings: Any) -> Iterator[N
     """From `ray.init` to `ray.shutdown`; or a sentence why there is none."""
     import ray
 
+    hide_command_line()
     try:
         with keep_signal_handlers():
             ray.init(address, logging_level=logging.WARNING, **settings)
