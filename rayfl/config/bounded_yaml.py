@@ -5,7 +5,10 @@ alias is written out. What passes is read by the safe loader, which makes plain 
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -41,9 +44,10 @@ class BadYamlError(ValueError):
 def load_yaml(text: str) -> Any:
     """The plain values of a text, or a BadYamlError."""
     try:
-        if _may_be_immense(text):
-            _check_size(text)
-        return yaml.load(text, Loader=_StrictLoader)
+        with _pause_collector():
+            if _may_be_immense(text):
+                _check_size(text)
+            return yaml.load(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         raise BadYamlError(_phrase_marked(error)) from None
     except RecursionError:
@@ -51,6 +55,19 @@ def load_yaml(text: str) -> Any:
     except _ERRORS as error:
         first = str(error).strip().splitlines()[:1]
         raise BadYamlError(first[0][:200] if first else type(error).__name__) from None
+
+
+@contextmanager
+def _pause_collector() -> Iterator[None]:
+    """Thousands of new objects would make Python's collector look, again and again, through all
+    that the process has imported: half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _phrase_marked(error: yaml.MarkedYAMLError) -> str:

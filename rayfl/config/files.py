@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 from rayfl.component import add_import_folder, show_value
 from rayfl.config.bounded_yaml import BadYamlError, load_yaml
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.plan import make_absolute
 from rayfl.regular_files import read_regular
 
 _MOST_BYTES = 10_000_000
@@ -88,9 +89,10 @@ class _BaseReader:
 
 def _expand_path(path: Path) -> Path:
     try:
-        return path.expanduser().absolute()
-    except RuntimeError as error:  # nobody of that name has a home
-        raise ConfigError(broken("a configuration is a readable YAML file", path)) from error
+        return make_absolute(path)
+    except ValueError as error:
+        rule = "a configuration is a readable YAML file"
+        raise ConfigError(broken(rule, f"{show_value(str(path))} ({error})")) from None
 
 
 def parse_file(path: Path) -> dict[str, Any]:

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+_LONGEST_PATH = 4096
+"""What systems take."""
+
+
 def make_absolute(path: Path) -> Path:
     """A path that means the same wherever a process stands."""
+    if len(str(path)) > _LONGEST_PATH:
+        raise ValueError(broken(f"a path has at most {_LONGEST_PATH} letters", "more"))
     try:
         return path.expanduser().absolute()
     except RuntimeError as error:
@@ -94,7 +100,7 @@ class FederationPlan(BaseModel):
         """Complete what is written by the settings of the saved scenario."""
         if not isinstance(written, Mapping) or written.get("scenario") is None:
             return written
-        directory = Path(written["scenario"]).expanduser()
+        directory = make_absolute(Path(written["scenario"]))
         saved = read_header(directory)["plan"]
         return {**saved, **written}
 

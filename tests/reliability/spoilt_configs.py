@@ -208,7 +208,7 @@ def _circle(folder: Path) -> Path:
 
 
 def _chain(folder: Path) -> Path:
-    for at in range(3000):
+    for at in range(300):
         (folder / f"{at}.yaml").write_text(f"base: {at + 1}.yaml")
     return folder / "0.yaml"
 
@@ -227,7 +227,7 @@ PLACES: Mapping[str, Callable[[Path], Path]] = {
     "a pipe": _pipe,
     "a folder": _folder,
     "bases in a circle": _circle,
-    "three thousand bases": _chain,
+    "three hundred bases": _chain,
     "a billion ways through thirty bases": _diamonds,
 }
 """Files that are none, or lead nowhere."""
