@@ -7,8 +7,10 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,7 @@ import click
 from rayfl.commands.json_output import AsJson
 from rayfl.commands.listings import LISTINGS
 from rayfl.errors import RayflError, explain_missing
+from rayfl.secrets import describe_error, mask_secrets
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
@@ -193,7 +196,6 @@ def show_config(config: Path, overrides: tuple[str, ...]) -> None:
 @click.option("--uri", help="The MLflow store; by default the sqlite file below the output folder.")
 def sync(output: Path, uri: str | None) -> None:
     """Carry what runs could not track, because the server was away, to MLflow."""
-    from rayfl.config.secrets import mask_secrets
     from rayfl.tracking.carrier import sync_journals as carry
     from rayfl.tracking.store import choose_uri
 
@@ -201,8 +203,8 @@ def sync(output: Path, uri: str | None) -> None:
     try:
         carried = carry(output.absolute(), target)
     except Exception as error:
-        reason = str(mask_secrets(str(error))).splitlines()[0]
-        raise RayflError(f"{mask_secrets(target)} does not answer: {reason}") from error
+        reason = describe_error(error, target)
+        raise RayflError(f"{target} does not answer: {reason}") from error
     for name, entries in carried.items():
         click.echo(f"{name}: {entries} entries")
     click.echo(f"{sum(carried.values())} entries carried to {mask_secrets(target)}")
@@ -242,7 +244,7 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run a command; every failure that a person can mend is one message and an exit code."""
     from rayfl.run.signals import Interrupted, stop_on_signals
 
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    _hide_secrets()
     # Modules of the user's own are found in the working directory, too; not only beside the
     # configuration.
     sys.path.insert(0, os.getcwd())
@@ -258,14 +260,34 @@ def main(arguments: list[str] | None = None) -> Any:
         refusal = explain_missing(error) if isinstance(error, ModuleNotFoundError) else error
         if "--debug" in words or refusal is None:
             raise
-        from rayfl.config.secrets import mask_secrets
-
-        click.echo(f"error: {mask_secrets(str(refusal))}", err=True)
+        click.echo(f"error: {refusal}", err=True)
         sys.exit(refusal.exit_code)
     except Interrupted as interruption:
         click.echo(_explain_interruption(interruption), err=True)
         # What a shell expects of a command that a signal ended.
         sys.exit(128 + interruption.number)
+
+
+def _hide_secrets() -> None:
+    """What libraries log, and tracebacks, are printed without credentials too."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_MaskingFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    sys.excepthook = _print_traceback
+
+
+class _MaskingFormatter(logging.Formatter):
+    """Lines of a log without credentials."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return str(mask_secrets(super().format(record)))
+
+
+def _print_traceback(
+    kind: type[BaseException], error: BaseException, where: TracebackType | None
+) -> None:
+    lines = traceback.format_exception(kind, error, where)
+    click.echo(mask_secrets("".join(lines)), err=True, nl=False)
 
 
 def _explain_interruption(interruption: Interrupted) -> str:

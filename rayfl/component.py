@@ -25,6 +25,7 @@ from typing_extensions import dataclass_transform
 
 from rayfl.errors import ConfigError, broken, suggest_nearest
 from rayfl.plugins import find_plugin, read_plugins
+from rayfl.secrets import mask_secrets
 
 T = TypeVar("T")
 Spec = str | Mapping[str, Any]
@@ -135,7 +136,8 @@ class Registry(Generic[T]):
         path = self.path_of(name)
         if ":" not in path:
             known = ", ".join(self.names())
-            hint = f"unknown {self.kind} '{name}'. {suggest_nearest(name, self.names())}".rstrip()
+            near = suggest_nearest(name, self.names())
+            hint = f"unknown {self.kind} {show_value(name)}. {near}".rstrip()
             remedy = "or write an import path such as my_package.my_module:Name"
             raise ConfigError(f"{hint} Known: {known}; {remedy}")
         found = import_path(path, self.kind)
@@ -385,8 +387,14 @@ def _restore_import_folders(*folders: str) -> ImportFolders:
     return ImportFolders()
 
 
+_LONGEST_PATH = 500
+"""Letters of an import path, which is looked up on the disk."""
+
+
 def import_path(path: str, kind: str) -> Any:
     """The object at `package.module:Name`, or a ConfigError that says which half is wrong."""
+    if len(path) > _LONGEST_PATH or "/" in path:
+        raise ConfigError(broken(f"a {kind} is named by an import path", show_value(path)))
     module_name, _, attribute = path.partition(":")
     try:
         found = importlib.import_module(module_name)
@@ -411,7 +419,17 @@ def import_path(path: str, kind: str) -> Any:
 # -- values in messages ----------------------------------------------------------------------------
 
 WIDEST = 80
-_SHORT = reprlib.Repr()
+
+
+class _ShortRepr(reprlib.Repr):
+    """Cuts texts short, without the credentials in them: what is cut out may be what tells that the
+    rest is one."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(mask_secrets(x), level)
+
+
+_SHORT = _ShortRepr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = WIDEST
 
 

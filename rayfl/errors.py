@@ -5,12 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+from rayfl.secrets import mask_secrets
+
 
 class RayflError(Exception):
     """A failure that a user can act on. Its text is all that a command line prints; `exit_code` is
-    what it returns."""
+    what it returns.
+
+    Whatever it quotes is quoted without credentials."""
 
     exit_code = 1
+
+    def __init__(self, *said: object) -> None:
+        super().__init__(*map(mask_secrets, said))
 
 
 class ConfigError(RayflError):
@@ -86,7 +93,13 @@ def explain_missing(error: ModuleNotFoundError) -> ResourceError | None:
     return ResourceError(f"{PACKAGES[package]}, is not installed here. {remedy}.")
 
 
+_LONGEST_WORD = 100
+"""Nobody misspells longer ones, and to compare them takes long."""
+
+
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?` for the closest known spelling, or nothing."""
+    if len(word) > _LONGEST_WORD:
+        return ""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"Did you mean '{close[0]}'?" if close else ""

@@ -9,6 +9,7 @@ import click
 
 from rayfl.commands.completing import offer_components
 from rayfl.commands.json_output import AsJson, print_json
+from rayfl.component import show_value
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.dataset import Loader
 
@@ -53,12 +54,18 @@ def list_datasets(root: Path | None, as_json: bool) -> None:
     "--from", "source", help="registry, web, or a path or URL of a folder, an archive or a file."
 )
 @click.option("--sha256", default="", help="What the file that --from names must hash to.")
+@click.option(
+    "--unpacked-gb",
+    type=click.FloatRange(0, min_open=True),
+    help="What an archive may unpack to; by default 4 times what the dataset is known to hold.",
+)
 @ROOT
 def fetch_dataset(
     name: str,
     settings: tuple[str, ...],
     source: str | None,
     sha256: str,
+    unpacked_gb: float | None,
     root: Path | None,
 ) -> None:
     """Fetch the dataset NAME, verify it, and put it where `describe` and experiments find it."""
@@ -71,7 +78,8 @@ def fetch_dataset(
         click.echo(f"{name} needs no files")
         return
     digest = f"sha256:{sha256}" if sha256 else ""
-    found = fetch(part, root or find_data_root(), source, digest, click.echo)
+    most_bytes = None if unpacked_gb is None else round(unpacked_gb * 1e9)
+    found = fetch(part, root or find_data_root(), source, digest, click.echo, most_bytes)
     train = len(found.train)
     test = len(found.test)
     click.echo(f"{train:,} training and {test:,} test images, sha256 {found.sha256}")
@@ -119,18 +127,18 @@ def _build_dataset(name: str, settings: tuple[str, ...]) -> Loader:
         problems = []
         for each in error.errors():
             place = ".".join(map(str, each["loc"]))
-            problems.append(f"{place}: {each['msg']}, got {each['input']!r}")
+            problems.append(f"{place}: {each['msg']}, got {show_value(each['input'])}")
         raise ConfigError(f"dataset {name}: {'; '.join(problems)}") from error
 
 
 def _parse_setting(text: str) -> tuple[str, Any]:
     """`key=value`, the value in YAML."""
-    import yaml
+    from rayfl.config.files import parse_yaml
 
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ConfigError(broken("a setting is written name=value", repr(text)))
-    return key, yaml.safe_load(value)
+        raise ConfigError(broken("a setting is written name=value", show_value(text)))
+    return key, parse_yaml(value, f"the value of {key}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from rayfl.commands.json_output import print_json
+from rayfl.secrets import describe_error, mask_secrets
 
 PACKAGES = (
     "ray",
@@ -85,10 +86,9 @@ def guard_check(
     try:
         return Check(what, True, look())
     except Exception as error:
-        from rayfl.config.secrets import mask_secrets
-
-        first = mask_secrets(str(error)).partition("\n")[0]
-        return Check(what, False, f"{type(error).__name__}: {first}", remedy)
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        found = f"{type(error).__name__}: {describe_error(error, uri)}"
+        return Check(what, False, found, remedy)
 
 
 def _check_python() -> Check:
@@ -130,7 +130,6 @@ def check_disk(output: Path) -> Check:
 
 def check_store(output: Path) -> str:
     """Whether the tracking store answers."""
-    from rayfl.config.secrets import mask_secrets
     from rayfl.tracking.store import choose_uri, open_client
 
     uri = choose_uri(output)

@@ -180,6 +180,9 @@ def _add_notes(schema: Schema, owner: type[Any]) -> None:
 def _list_short_forms(owner: type[Any]) -> Iterator[str]:
     """The settings that something is made of before they are looked at."""
     for name, field in fields_of(owner).items():
+        # A path is looked at before it becomes one, and never is a number.
+        if Path in _iterate_types(field.annotation):
+            continue
         if any(isinstance(mark, BeforeValidator) for mark in list_marks(field)):
             yield name
 

@@ -28,8 +28,8 @@ def promote_command(run: str, name: str, output: Path, uri: str | None, alias: s
 
     RUN is the name of a run's folder, its end, or its path. The version keeps the link to its run,
     its metrics and its dataset."""
-    from rayfl.config.secrets import mask_secrets
     from rayfl.run.loading import find_run
+    from rayfl.secrets import mask_secrets
     from rayfl.tracking.registry import promote_model
     from rayfl.tracking.store import default_uri
 

@@ -32,7 +32,7 @@ QUIET: Mapping[str, str] = {
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 def ui_command(output: Path, uri: str | None, port: int) -> None:
     """Open the MLflow UI on this project's store, on loopback."""
-    from rayfl.config.secrets import mask_secrets
+    from rayfl.secrets import mask_secrets
     from rayfl.tracking.store import choose_uri, list_addresses
     from rayfl.tracking.ui_server import serve_until_stopped
 

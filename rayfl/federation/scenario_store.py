@@ -16,9 +16,11 @@ import numpy as np
 from rayfl.errors import DataError, StorageError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds, check_whole
+from rayfl.federation.decoding import describe_damage, refuse_undecodable
 from rayfl.federation.names import SampleNames
 from rayfl.federation.public_images import PublicImages
 from rayfl.federation.split import Role
+from rayfl.regular_files import open_regular, read_regular
 
 if TYPE_CHECKING:
     from rayfl.federation.scenario import Scenario
@@ -26,6 +28,18 @@ if TYPE_CHECKING:
 _HEADER = "scenario.json"
 _FORMAT = "rayfl.scenario"
 _VERSION = 1
+_LONGEST_HEADER = 100_000_000
+_NEEDED: dict[str, type] = {
+    "sha256": str,
+    "dataset": dict,
+    "classes": list,
+    "seed": int,
+    "clients": int,
+    "true_labels": bool,
+    "tasks": bool,
+    "test_capped": bool,
+    "plan": dict,
+}
 
 _Columns = Mapping[str, Any]
 
@@ -83,13 +97,14 @@ def read_header(directory: Path) -> dict[str, Any]:
     that we read."""
     path = directory / _HEADER
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = json.loads(read_regular(path, _LONGEST_HEADER))
     except FileNotFoundError as error:
         rule = f"a scenario is a directory with a {_HEADER}"
         remedy = "Make one with `rayfl scenario build CONFIG -o DIR`."
         raise DataError(broken(rule, directory, remedy)) from error
-    except (OSError, ValueError) as error:
-        raise DataError(broken(f"{path} must be readable JSON", error)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        said = describe_damage(error)
+        raise DataError(broken(f"{path} must be readable JSON", said)) from error
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         found = header.get("format") if isinstance(header, dict) else type(header).__name__
         raise DataError(broken(f"{path} must say format '{_FORMAT}'", repr(found)))
@@ -97,6 +112,10 @@ def read_header(directory: Path) -> dict[str, Any]:
     if version != _VERSION:
         rule = f"{path} must have version {_VERSION}"
         raise DataError(broken(rule, version, "Build it again with this version of rayfl."))
+    for key, kind in _NEEDED.items():
+        if not isinstance(header.get(key), kind):
+            other = type(header.get(key)).__name__
+            raise DataError(broken(f"{path} must have '{key}'", other, "Build it again."))
     return header
 
 
@@ -112,16 +131,15 @@ def write_table(path: Path, columns: _Columns) -> None:
 def _read_table(path: Path, columns: Sequence[str]) -> dict[str, Any]:
     """The named columns of one table as pyarrow columns; a damaged or incomplete file is refused by
     name."""
-    import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    try:
-        # A handle on the one file: a path would make pyarrow search its parents for a partitioned
-        # dataset.
-        with path.open("rb") as file:
-            table = parquet.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(broken(f"{path} must be a readable Parquet file", error)) from error
+    # A handle on the one file: a path would make pyarrow search its parents for a partitioned
+    # dataset.
+    with (
+        refuse_undecodable(f"{path} must be a readable Parquet file"),
+        open_regular(path) as file,
+    ):
+        table = parquet.read_table(file)
     found = table.column_names
     if sorted(found) != sorted(columns):
         rule = f"{path} must have the columns {', '.join(columns)}"

@@ -48,6 +48,8 @@ class Origin:
     keep: tuple[str, ...] = ()
     sha256: str = ""
     hint: str = ""
+    most_bytes: int | None = None
+    """How much an archive may unpack to."""
 
     @property
     def packaged(self) -> bool:

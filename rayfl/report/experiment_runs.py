@@ -3,20 +3,23 @@ repetitions."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError, StorageError, broken, suggest_nearest
 from rayfl.run.store import LAST, Record, read_record
+from rayfl.secrets import describe_error, mask_secrets
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, TableLayout
+from rayfl.tracking.journal import read_note
 from rayfl.tracking.store import open_client
 
 if TYPE_CHECKING:
@@ -88,9 +91,9 @@ def read_experiment(name: str, uri: str) -> StudyResult:
     except (ConfigError, StorageError):
         raise
     except Exception as error:
-        short = str(mask_secrets(str(error))).splitlines()[0]
         rule = "the MLflow store must answer"
-        raise StorageError(broken(rule, f"{mask_secrets(uri)}: {short}")) from error
+        got = f"{mask_secrets(uri)}: {describe_error(error, uri)}"
+        raise StorageError(broken(rule, got)) from error
     if not found:
         rule = f"experiment '{name}' needs a finished run"
         raise ConfigError(broken(rule, "none", "Wait for one, or name another."))
@@ -134,15 +137,22 @@ def find_directories(uri: str) -> dict[str, Path]:
     found = {}
     store = Path(uri.removeprefix(SQLITE))
     for note in store.parent.glob("runs/*/tracking.json"):
-        facts = json.loads(note.read_text())
+        facts = read_note(note)
         if "run_id" in facts and (note.parent / "result.json").exists():
             found[str(facts["run_id"])] = note.parent
     return found
 
 
+def _make_scratch() -> Path:
+    """A folder for what is fetched, which is read as long as there are figures to draw."""
+    folder = Path(tempfile.mkdtemp(prefix="rayfl-report-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def _fetch_run(client: MlflowClient, run: Run) -> Record:
     """A run that lies elsewhere: its metrics, and the files that were logged with it."""
-    folder = Path(tempfile.mkdtemp(prefix="rayfl-report-"))
+    folder = _make_scratch()
     directory = folder / str(run.info.run_id)
     directory.mkdir()
     there = {file.path for file in client.list_artifacts(run.info.run_id)}

@@ -29,6 +29,7 @@ from rayfl.report.material import (
     make_slug,
     open_run_federation,
 )
+from rayfl.tracking.saved_model import read_saved_weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,9 +147,26 @@ def load_saved_network(record: Record) -> Any:
             f"the run {record.directory.name} has saved no model "
             "(tracking was disabled, or it ran elsewhere)"
         )
-    import mlflow
+    try:
+        weights = read_saved_weights(folder)
+    except ValueError as error:
+        name = record.directory.name
+        raise NoData(f"the weights that {name} has saved are damaged: {error}") from None
+    if weights is None:
+        raise NoData(
+            f"the run {record.directory.name} has saved its model as a pickle alone, which may "
+            "hold anybody's code: run it again"
+        )
+    return _rebuild_network(record, weights)
 
-    return mlflow.pytorch.load_model(str(folder), map_location="cpu").eval()
+
+def _rebuild_network(record: Record, weights: NDArray[np.float32]) -> Any:
+    """The network that the configuration describes, with these weights."""
+    from rayfl.run.assembly import NetworkRecipe, filled_network
+
+    config, dataset, scenario = open_run_federation(record)
+    recipe = NetworkRecipe(config, dataset.shape, len(scenario.classes))
+    return filled_network(recipe, weights).eval()
 
 
 def draw_embeddings(found: Sequence[EmbeddedImages]) -> Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import StorageError, broken
 from rayfl.plots.style import render_png
 from rayfl.report.chart import draw_chart
@@ -15,6 +14,7 @@ from rayfl.report.long_csv import write_csv
 from rayfl.report.markdown import write_markdown
 from rayfl.report.material import Drawing
 from rayfl.report.page import write_page
+from rayfl.secrets import describe_error, mask_secrets
 from rayfl.study.result import StudyResult
 from rayfl.tracking.experiment_view import arrange_experiment
 from rayfl.version import __version__
@@ -98,9 +98,9 @@ def log_report(
     try:
         return _log_run(result, directory, uri, experiment)
     except Exception as error:
-        short = str(mask_secrets(str(error))).splitlines()[0]
         rule = "the MLflow store must answer"
-        raise StorageError(broken(rule, f"{mask_secrets(uri)}: {short}")) from error
+        got = f"{mask_secrets(uri)}: {describe_error(error, uri)}"
+        raise StorageError(broken(rule, got)) from error
 
 
 def _log_run(

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.config.schema import Config
-from rayfl.config.secrets import mask_secrets
 from rayfl.durable import write_file
 from rayfl.errors import ConfigError, DataError, ResourceError
 from rayfl.federation.scenario import Scenario
@@ -86,10 +85,9 @@ def _describe_run(
     from rayfl.federation.scenario_display import list_scenario_facts
 
     directory = tracker.journal.directory
-    experiment = mask_secrets(config.tracking.experiment)
-    name = mask_secrets(config.tracking.run_name) or name_run(config, directory.name)
+    name = config.tracking.run_name or name_run(config, directory.name)
     tags = tag_run(config, scenario, directory)
-    tracker.start(experiment, name, tags, flatten_settings(config.resolved()))
+    tracker.start(config.tracking.experiment, name, tags, flatten_settings(config.resolved()))
     tracker.datasets(list_datasets(config, scenario, shape))
     text = "\n".join(f"{key}: {value}" for key, value in list_scenario_facts(scenario))
     (directory / "scenario.txt").write_text(text + "\n", encoding="utf-8")
@@ -290,5 +288,5 @@ def _save_model(folder: Path, recipe: NetworkRecipe, outcome: Outcome) -> Path:
     inputs = mlflow.types.TensorSpec(number, (-1, channels, height, width))
     outputs = mlflow.types.TensorSpec(number, (-1, recipe.classes))
     schemas = [mlflow.types.Schema([spec]) for spec in (inputs, outputs)]
-    save_model(network, mlflow.models.ModelSignature(*schemas), folder)
+    save_model(network, mlflow.models.ModelSignature(*schemas), weights, folder)
     return folder

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rayfl.component import is_all_ours
 from rayfl.config.schema import Config
-from rayfl.errors import ConfigError, broken, suggest_nearest
+from rayfl.errors import ConfigError, DataError, broken, suggest_nearest
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.public_images import PublicImages, take_public_images
 from rayfl.federation.scenario import Scenario
@@ -266,8 +266,11 @@ def filled_network(recipe: NetworkRecipe, weights: NDArray[np.float32]) -> nn.Mo
     from rayfl.learn.resident import Resident
 
     layout = recipe.config.training.layout
-    filled = Resident(recipe(), torch.device("cpu"), layout).load(weights)
-    tensors = filled.net.state_dict()
+    filled = Resident(recipe(), torch.device("cpu"), layout)
+    if len(weights) != len(filled.flat):
+        rule = f"the network of this configuration has {len(filled.flat):,} weights"
+        raise DataError(broken(rule, f"{len(weights):,}"))
+    tensors = filled.load(weights).net.state_dict()
     network = recipe()
     network.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()})
     return network

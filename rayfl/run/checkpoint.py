@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import StorageError, broken
 from rayfl.fleet.absences import Absence
-from rayfl.run.checkpoint_files import open_files
+from rayfl.run.checkpoint_files import check_uri, open_files
 from rayfl.run.codec import check_state, pack_tree, unpack_tree
+from rayfl.secrets import describe_error, mask_secrets
 
 log = logging.getLogger("rayfl")
 
@@ -57,12 +57,8 @@ class CheckpointStore:
 
     def __init__(self, uri: str) -> None:
         self.uri = mask_secrets(uri)
-        try:
+        with _refuse_place(uri):
             self.files = open_files(uri)
-        except (OSError, ValueError) as error:
-            rule = "checkpoints need a writable place"
-            got = f"{self.uri} ({mask_secrets(str(error))})"
-            raise StorageError(broken(rule, got, "Set checkpoint.uri.")) from error
         self._written: dict[tuple[int, str], tuple[Any, str, str]] = {}
         self._manifests: dict[int, Mapping[str, Any]] = {}
         self._unsettled: list[str] = []
@@ -70,12 +66,8 @@ class CheckpointStore:
     @contextmanager
     def only_writer(self) -> Iterator[None]:
         """Nobody else writes here meanwhile, where the place has locks."""
-        try:
+        with _refuse_place(self.uri):
             lock = self.files.lock(WRITER_SECONDS)
-        except OSError as error:
-            rule = "checkpoints need a writable place"
-            got = f"{self.uri} ({mask_secrets(str(error))})"
-            raise StorageError(broken(rule, got, "Set checkpoint.uri.")) from error
         try:
             yield
         finally:
@@ -271,6 +263,25 @@ class CheckpointStore:
             found, said = hash_blob(blob)[:12], digest[:12]
             raise StorageError(f"{name} has sha256 {found}, its manifest says {said}")
         return blob
+
+
+def refuse_bad_uri(uri: str) -> None:
+    """A StorageError for a URI that checkpoints could not be written to, whatever lies there."""
+    with _refuse_place(uri):
+        check_uri(uri)
+
+
+@contextmanager
+def _refuse_place(uri: str) -> Iterator[None]:
+    """What is wrong with a place is said in a sentence."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        rule = "checkpoints need a writable place"
+        got = f"{mask_secrets(uri)} ({describe_error(error, uri)})"
+        remedy = "Set checkpoint.uri; what it has of user and password is percent-encoded."
+        # The error itself may name credentials, and travels between processes with its cause.
+        raise StorageError(broken(rule, got, remedy)) from None
 
 
 # -- manifests -------------------------------------------------------------------------------------

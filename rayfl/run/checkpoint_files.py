@@ -110,6 +110,25 @@ class RemoteFiles:
         return None
 
 
+def check_uri(uri: str) -> None:
+    """Refuse a URI that no file system can be made of; whether one answers is not asked.
+
+    Raises
+    ------
+    ValueError
+        As pyarrow says it, which may name credentials.
+    """
+    if "://" not in uri:
+        return
+    from pyarrow import fs
+
+    if uri.startswith("s3://") and "region=" not in uri:
+        # Without one the store would be asked for it.
+        uri += f"{'&' if '?' in uri else '?'}region=us-east-1"
+    with suppress(OSError):
+        fs.FileSystem.from_uri(uri)
+
+
 def open_files(uri: str) -> CheckpointFiles:
     """The files at a path or URI, whose folder is made.
 

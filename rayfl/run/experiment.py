@@ -14,6 +14,7 @@ from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.datasets import find_data_root
 from rayfl.fleet.on_ray.connection import connect_ahead
+from rayfl.run import checkpoint
 from rayfl.run.artifacts import conclude_run, track_run, tracking_uri
 from rayfl.run.assembly import NetworkRecipe, build_holdings, narrow_scenario
 from rayfl.run.description import describe_run
@@ -29,6 +30,7 @@ from rayfl.run.preflight import PreparedRun, prepare_run
 from rayfl.run.progress import Progress, Teller, choose_progress
 from rayfl.run.result import Result
 from rayfl.run.signals import Interrupted, Stop, stop_on_signals
+from rayfl.tracking import store
 
 log = logging.getLogger("rayfl")
 
@@ -106,6 +108,7 @@ def _claim_and_run(
     progress: Progress | bool | None,
     stop: Stop,
 ) -> Result:
+    _refuse_bad_uris(prepared.config)
     with (
         claim_directory(prepared.config, directory, resume) as folder,
         closing(choose_progress(progress, prepared.config.training.rounds)) as watched,
@@ -138,6 +141,14 @@ def merge_given(
         else:
             merged = merge_settings(merged, {name: value})
     return merged
+
+
+def _refuse_bad_uris(config: Config) -> None:
+    """What could never be written to is refused before anything is written at all."""
+    if config.checkpoint.uri is not None:
+        checkpoint.refuse_bad_uri(config.checkpoint.uri)
+    if config.tracking.enabled:
+        store.refuse_bad_uri(tracking_uri(config))
 
 
 def _run_in(

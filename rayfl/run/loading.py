@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,17 +112,15 @@ class _SavedModel(Mapping[int | None, NDArray[np.float32]]):
 
     def _read_weights(self) -> NDArray[np.float32]:
         """The flat weights of the network in MLflow's form, if they are those of the run."""
-        import torch
-
-        from rayfl.learn.resident import Resident
-        from rayfl.tracking.saved_model import load_model
+        from rayfl.tracking.saved_model import read_saved_weights
 
         folder = self._record.directory / "model"
-        if not folder.is_dir():
-            raise self._refuse("which left no model: it was not tracked")
-        network: Any = load_model(folder)
-        layout = self._recipe.config.training.layout
-        weights = Resident(network, torch.device("cpu"), layout).dump()
+        try:
+            weights = read_saved_weights(folder)
+        except ValueError as error:
+            raise self._refuse(f"whose weights are damaged ({error})") from None
+        if weights is None:
+            raise self._refuse("which left no weights: it was not tracked")
         digest = hashlib.sha256(b"None" + weights.astype("<f4").tobytes()).hexdigest()
         if digest != self._record.sha256:
             raise self._refuse("whose clients have several: only the first was kept")

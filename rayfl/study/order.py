@@ -16,6 +16,7 @@ from rayfl.config.files import put_setting
 from rayfl.config.schema import default_output
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.federation.datasets import find_data_root
+from rayfl.secrets import mask_secrets
 from rayfl.study.cells import Cell, apply_overrides, list_cells, load_study, parse_filters
 from rayfl.study.scaling import ScaledConfig, scale_config
 from rayfl.study.schema import Study
@@ -80,7 +81,8 @@ class StudyOrder:
             words += ["--scale", f"{self.scale:g}"]
         if self.output is not None:
             words += ["-o", str(self.output)]
-        return shlex.join([*words, *self.overrides])
+        # It is shown, recorded and repeated; credentials come from the environment then.
+        return shlex.join([*words, *mask_secrets(self.overrides)])
 
     def configuration(self, cell: Cell, seed: int) -> ScaledConfig:
         """The configuration of one run."""
@@ -108,7 +110,7 @@ class StudyOrder:
             "only": self.only,
             "seeds": self.seeds,
             "scale": self.scale,
-            "overrides": self.overrides,
+            "overrides": mask_secrets(self.overrides),
         }
         self.notes.mkdir(parents=True, exist_ok=True)
         (self.notes / "order.json").write_text(json.dumps(said))

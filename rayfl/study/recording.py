@@ -12,6 +12,7 @@ from rayfl.ledger.ledger import Ledger, Written
 from rayfl.ledger.rows import Row
 from rayfl.run.environment import cpu_capability, describe_environment
 from rayfl.run.store import Record, read_record
+from rayfl.secrets import mask_secrets
 from rayfl.study.order import StudyOrder, shorten_path
 from rayfl.study.plan import PlannedRun, StudyPlan
 from rayfl.study.scores import scale_window, summarise_run
@@ -87,7 +88,7 @@ class Recorder:
             axes=dict(run.cell.choices),
             seed=run.seed,
             scale=self.order.scale,
-            overrides=tuple(filter(is_decisive, self.order.overrides)),
+            overrides=tuple(mask_secrets(list(filter(is_decisive, self.order.overrides)))),
             precision=run.config.training.precision,
             rounds=run.config.training.rounds,
             digest=run.config.digest,

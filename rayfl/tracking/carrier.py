@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rayfl.locks import take_lock
 from rayfl.tracking.experiment_view import arrange_experiment
 from rayfl.tracking.inputs import make_inputs
-from rayfl.tracking.journal import Entry, Journal
+from rayfl.tracking.journal import Entry, Journal, read_note
 from rayfl.tracking.logged_model import log_model
 from rayfl.tracking.store import artifact_root, open_client
 
@@ -163,7 +162,7 @@ class Carrier:
         """The run that another is listed below; its new name, where the store was made anew."""
         output = self.journal.directory.parent.parent
         for note in output.glob("*/*/tracking.json"):
-            noted = _read_note(note)
+            noted = read_note(note)
             if run_id in noted.get("former", []) and "run_id" in noted:
                 return str(noted["run_id"])
         return run_id
@@ -270,10 +269,3 @@ def _kind_of(entry: Entry | None) -> str:
 def _split_items(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def _read_note(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        note = json.loads(path.read_bytes())
-        return note if isinstance(note, dict) else {}
-    return {}

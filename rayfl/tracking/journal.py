@@ -14,6 +14,7 @@ from typing import Any
 
 from rayfl.durable import sync_files
 from rayfl.errors import StorageError
+from rayfl.secrets import mask_secrets
 
 log = logging.getLogger("rayfl")
 
@@ -31,6 +32,7 @@ CONTENT: Mapping[str, Mapping[str, type]] = {
 }
 """What an entry of each kind holds, beside its kind and its time. `metrics` are those of a round,
 `values` are of the whole run or of the machine; a `model` may say more of itself."""
+UNMASKED = {"metrics", "values", "artifact", "model"}
 NOTE: Mapping[str, type] = {"run_id": str, "carried": int, "former": list, "model_id": str}
 """What is noted: the MLflow run, how many lines it has, what the run was called in stores that are
 lost, and its last model."""
@@ -77,7 +79,10 @@ class Journal:
         **content
             What an entry of this kind holds.
         """
-        line = json.dumps({"kind": kind, "time": int(time.time() * 1000), **content})
+        # Nothing that is written here, or carried from here, has a credential in it. Numbers have
+        # none, and files must be found again by their paths.
+        said = content if kind in UNMASKED else mask_secrets(content)
+        line = json.dumps({"kind": kind, "time": int(time.time() * 1000), **said})
         whole = self.path.stat().st_size
         try:
             with self.path.open("a", encoding="utf-8") as file:
@@ -123,14 +128,7 @@ class Journal:
 
         A note that is damaged says nothing: the journal is carried again to the run that it was
         carried to, which the store has under the same name and time."""
-        try:
-            note = json.loads(self.note.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except ValueError:
-            return {}
-        if not isinstance(note, dict):
-            return {}
+        note = read_note(self.note)
         sound = {key: note[key] for key, kind in NOTE.items() if isinstance(note.get(key), kind)}
         # Without its run, what was carried is unknown.
         return sound if "run_id" in sound else {key: sound[key] for key in sound if key == "former"}
@@ -142,6 +140,15 @@ class Journal:
         part = self.note.with_suffix(".part")
         part.write_text(json.dumps(kept))
         os.replace(part, self.note)
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What is written in a note; nothing where it is missing or damaged."""
+    try:
+        note = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 def _read_entry(line: bytes) -> Entry | None:

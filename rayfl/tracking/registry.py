@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError, StorageError, broken
+from rayfl.secrets import mask_secrets
 from rayfl.tracking.journal import Journal
 from rayfl.tracking.store import open_client
 

@@ -1,4 +1,7 @@
-"""A network in MLflow's form."""
+"""A network in MLflow's form, with its weights beside it as numbers alone.
+
+MLflow's form is a pickle: whoever loads it runs whatever it holds. The weights are none, and a
+configuration tells what network they are of."""
 
 from __future__ import annotations
 
@@ -6,10 +9,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rayfl.regular_files import read_regular
 from rayfl.version import __version__
 
+Vector = NDArray[np.float32]
 
-def save_model(model: Any, signature: Any, folder: Path) -> None:
+WEIGHTS = "weights.safetensors"
+_MOST_BYTES = 100_000_000_000
+
+
+def save_model(model: Any, signature: Any, weights: Vector, folder: Path) -> None:
     """Write a network; requirements are named, not guessed by importing everything.
 
     Parameters
@@ -18,12 +30,15 @@ def save_model(model: Any, signature: Any, folder: Path) -> None:
         The network.
     signature : mlflow.models.ModelSignature
         What it takes and gives.
+    weights : array
+        Its weights in one vector.
     folder : Path
         Where it goes; whatever is there is replaced.
     """
     import inspect
 
     import mlflow
+    import torch
 
     shutil.rmtree(folder, ignore_errors=True)
     save = mlflow.pytorch.save_model
@@ -32,20 +47,34 @@ def save_model(model: Any, signature: Any, folder: Path) -> None:
     form = {}
     if "serialization_format" in inspect.signature(save).parameters:
         form = {"serialization_format": "pickle"}
-    import torch
-
     needed = [f"rayfl=={__version__}", f"torch=={torch.__version__.partition('+')[0]}"]
     save(model, path=str(folder), signature=signature, pip_requirements=needed, **form)
+    _save_weights(weights, folder / WEIGHTS)
 
 
-def load_model(folder: Path) -> Any:
-    """The network that was written into a folder.
+def _save_weights(weights: Vector, path: Path) -> None:
+    from safetensors.numpy import save_file
 
-    Parameters
-    ----------
-    folder : Path
-        A run's `model`, of one's own: what lies there is executed.
+    save_file({"weights": np.ascontiguousarray(weights)}, path)
+
+
+def read_saved_weights(folder: Path) -> Vector | None:
+    """The weights beside a saved model; None beside one that has none.
+
+    Raises
+    ------
+    ValueError
+        They are damaged.
     """
-    import mlflow
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
-    return mlflow.pytorch.load_model(str(folder), map_location="cpu")
+    try:
+        found: Vector = load(read_regular(folder / WEIGHTS, _MOST_BYTES))["weights"]
+    except FileNotFoundError:
+        return None
+    except (SafetensorError, OSError, LookupError, TypeError) as error:
+        raise ValueError(str(error)) from error
+    if found.dtype != np.float32 or found.ndim != 1:
+        raise ValueError(f"{found.dtype} of shape {found.shape}")
+    return found

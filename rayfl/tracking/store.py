@@ -7,7 +7,10 @@ import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from rayfl.errors import StorageError, broken
+from rayfl.secrets import mask_secrets
 from rayfl.tracking.experiment_view import view_address
 from rayfl.tracking.sqlite_store import SCHEME, path_of, prepare_store
 
@@ -31,6 +34,22 @@ def choose_uri(output: Path, given: str | None = None) -> str:
         What a configuration or a command line says.
     """
     return given or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(output)
+
+
+def refuse_bad_uri(uri: str) -> None:
+    """A StorageError for an address of a server that is none, as it is where a password is written
+    out; whether anybody answers there is not asked."""
+    if not uri.lower().startswith(("http://", "https://")):
+        return
+    try:
+        parts = urlsplit(uri)
+        good = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        rule = "tracking.uri, or MLFLOW_TRACKING_URI, names a server and its port"
+        remedy = "What it has of user and password is percent-encoded."
+        raise StorageError(broken(rule, mask_secrets(uri), remedy))
 
 
 def open_client(uri: str, thorough: bool = False) -> MlflowClient:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import StorageError
+from rayfl.secrets import describe_error, mask_secrets
 from rayfl.tracking.carrier import Carrier
 from rayfl.tracking.journal import Journal
 
@@ -53,8 +53,8 @@ class Tracker:
             "start",
             experiment=experiment,
             run_name=run_name,
-            tags=dict(mask_secrets(tags)),
-            params=dict(mask_secrets(params)),
+            tags=dict(tags),
+            params=dict(params),
         )
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -74,7 +74,7 @@ class Tracker:
         self._add("datasets", datasets=mask_secrets(list(datasets)))
 
     def tags(self, tags: Mapping[str, str]) -> None:
-        self._add("tags", tags=dict(mask_secrets(tags)))
+        self._add("tags", tags=dict(tags))
 
     def artifact(self, path: Path, folder: str = "") -> None:
         self._add("artifact", path=str(path), folder=folder)
@@ -148,15 +148,10 @@ class Tracker:
 
     def _say_failed(self, error: Exception) -> None:
         if not self._failed:
-            short = (
-                str(mask_secrets(str(error))).splitlines()[0][:200]
-                if str(error)
-                else type(error).__name__
-            )
             log.warning(
                 "tracking: %s does not answer (%s); kept on disk meanwhile",
                 mask_secrets(self.uri),
-                short,
+                describe_error(error, self.uri)[:200],
             )
         self._failed = True
 

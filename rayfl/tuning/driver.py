@@ -18,10 +18,12 @@ from typing import Any
 from ray import tune
 
 from rayfl.config.schema import Config
+from rayfl.errors import ConfigError, broken
 from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.locks import take_lock
 from rayfl.run.experiment import Interrupted, tracking_uri
 from rayfl.run.progress import is_watched
+from rayfl.secrets import mask_secrets
 from rayfl.tracking.carrier import Carrier
 from rayfl.tracking.journal import Journal
 from rayfl.tracking.tracker import Tracker
@@ -84,6 +86,7 @@ def sweep(
     if chosen.searcher == "optuna":
         suggest.require_optuna()
     refuse_bad_points(chosen, plan_points(chosen))
+    _refuse_credentials(chosen)
     directory = Book.directory_of(chosen, resume)
     with take_lock(directory / "lock", f"the sweep {chosen.name} ({directory})"):
         book = Book.begun(chosen, resume)
@@ -100,6 +103,15 @@ def _read_settings(settings: Sweep | Mapping[str, Any] | str | Path) -> Sweep:
 def _choose_say() -> Say:
     """Lines for whoever looks on."""
     return print if is_watched() else _say_nothing
+
+
+def _refuse_credentials(sweep: Sweep) -> None:
+    """A sweep's settings lie on the disk as they are: its trials, and --resume, read them there."""
+    plain = sweep.model_dump(mode="json")
+    if mask_secrets(plain) != plain:
+        rule = "a sweep's settings, which its trials read from the disk, hold no credentials"
+        remedy = "Set them in the environment: AWS_SECRET_ACCESS_KEY, MLFLOW_TRACKING_URI."
+        raise ConfigError(broken(rule, sweep.name, remedy))
 
 
 def _say_nothing(text: str) -> None:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.run.loading import load
 from rayfl.run.result import Result
+from rayfl.secrets import mask_secrets
+from rayfl.tracking.journal import read_note as tracking_note
 from rayfl.tuning.book import Book, Trial, read_note
 from rayfl.tuning.points import format_value, format_values, settings_of
 from rayfl.tuning.schema import Sweep
@@ -233,11 +234,7 @@ def read_result(book: Book) -> SweepResult:
     def rank(point: Standing) -> tuple[bool, bool, float, int]:
         return point.score is None, not point.complete, sign * (point.score or 0.0), point.number
 
-    run_id = (
-        json.loads(note.read_text()).get("run_id")
-        if (note := book.directory / "tracking.json").exists()
-        else None
-    )
+    run_id = tracking_note(book.directory / "tracking.json").get("run_id")
     return SweepResult(book.sweep, book.directory, sorted(points, key=rank), run_id)
 
 

@@ -16,6 +16,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining
 
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
+from rayfl.secrets import mask_secrets
 from rayfl.tuning.book import Book, Trial
 from rayfl.tuning.points import config_of, list_corners
 from rayfl.tuning.schema import Asha, Domain, Pbt, Sweep
@@ -33,7 +34,10 @@ QUIET = {
 def space_of(book: Book, trials: list[Trial], uri: str) -> dict[str, Any]:
     """What a trial is told; which trial, Tune fills in."""
     told = [{"id": trial.id, "seed": trial.seed, "values": dict(trial.values)} for trial in trials]
-    common = {"sweep": str(book.directory), "tracking": uri}
+    # Tune writes this to the disk. A URI with credentials is of the environment, where trials find
+    # it, too.
+    shown = uri if mask_secrets(uri) == uri else None
+    common = {"sweep": str(book.directory), "tracking": shown}
     return {**common, "trial": tune.grid_search(told)} if told else common
 
 

@@ -16,8 +16,8 @@ import yaml
 from rayfl.algorithms.fedavg import FedAvg
 from rayfl.config.files import apply_override, merge_settings
 from rayfl.config.schema import Config, load_config, validate_config
-from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError
+from rayfl.secrets import mask_secrets
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -149,7 +149,7 @@ def test_a_missing_base_is_named(tmp_path: Path) -> None:
         ("clients: *unknown", "undefined alias"),
         ("? [a, b]\n: 1", "unhashable key"),
         ("clients: " + "[" * 2000, "is not valid YAML"),
-        ("clients: \x00", "special characters are not allowed"),
+        ("clients: \x00", "(special|control) characters are not allowed"),
     ],
 )
 def test_broken_yaml_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
@@ -177,7 +177,7 @@ def test_small_texts_that_expand_immensely_are_refused_shortly(tmp_path: Path) -
     levels = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
     path = tmp_path / "laughs.yaml"
     path.write_text("\n".join(["l0: &l0 [x]", *levels, "training: *l11"]))
-    with pytest.raises(ConfigError, match="training: must be a valid dictionary") as refusal:
+    with pytest.raises(ConfigError, match="at most 150,000 keys and values") as refusal:
         load_config(path)
     assert len(str(refusal.value)) < 5000
 
@@ -317,8 +317,8 @@ def test_what_is_shown_and_saved_has_no_secrets() -> None:
     [
         ("s3://AKIA:two/parts@bucket/x", "s3://***@bucket/x"),
         ("http://me:p@ss@host/x", "http://***@host/x"),
-        ("http://host/x?secret_key=hunter2&y=1", "http://host/x?secret_key=***&y=1"),
-        ("az://c/x?sv=1&sig=ab%2Fcd", "az://c/x?sv=1&sig=***"),
+        ("http://host/x?secret_key=hunter2&y=1", "http://host/x?secret_key=***&y=***"),
+        ("az://c/x?sv=1&sig=ab%2Fcd", "az://c/x?sv=***&sig=***"),
         ("['http://a:b@c', 'http://d:e@f']", "['http://***@c', 'http://***@f']"),
         ("s3://bucket/folder@version", "s3://bucket/folder@version"),
     ],

@@ -170,7 +170,7 @@ def not_json(directory: Path) -> None:
         (header_with(seed=1), "must hash to"),
         (header_with(format="other"), "must say format 'rayfl.scenario'; got 'other'"),
         (header_with(version=2), "must have version 1; got 2. Build it again"),
-        (header_with(classes=None), "must be complete; got KeyError: 'classes'"),
+        (header_with(classes=None), "must have 'classes'; got NoneType. Build it again"),
         (header_with(classes=["a"]), r"given lies in \[0, 1\)"),
         (not_json, "must be readable JSON"),
         (

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from rayfl.errors import ConfigError
+from rayfl.tuning.driver import sweep
 from rayfl.tuning.points import plan_points, refuse_bad_points
 from rayfl.tuning.schema import load_sweep, read_sweep
-from tests.tuning.tiny import GRID
+from tests.tuning.tiny import GRID, sweep_for
 
 SWEEPS = sorted((Path(__file__).parents[2] / "configs" / "sweeps").glob("*.yaml"))
 
@@ -111,3 +112,10 @@ def test_a_file_builds_on_configurations_and_overrides_are_of_the_sweep_file(
     assert (sweep.name, sweep.base, sweep.seeds) == ("mine", [], [5])
     assert sweep.set == {"clients": 9, "training": {"lr": 0.5, "rounds": 4}}
     assert sweep.search["training.lr"].grid == [2, 3]
+
+
+def test_a_sweep_with_credentials_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    secret = {"checkpoint": {"uri": "s3://k:hunter2@b/x"}}
+    with pytest.raises(ConfigError, match=r"hold no credentials; got tiny\. Set them"):
+        sweep(sweep_for(tmp_path / "out", set=secret))
+    assert not (tmp_path / "out").exists()

@@ -3,14 +3,15 @@ ask for."""
 
 from __future__ import annotations
 
-import codecs
+import io
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rayfl.federation.datasets.on_disk import damaged_file
+from rayfl.federation.datasets.on_disk import damaged_file, refuse_damage
+from rayfl.regular_files import read_regular
 
 # The helper has moved between numpy's private modules; every array names the one of the installed
 # version.
@@ -21,18 +22,17 @@ _ALLOWED: dict[str, Any] = {
     "numpy.ndarray": np.ndarray,
     "numpy.dtype": np.dtype,
     # How protocol 2 spells bytes.
-    "_codecs.encode": codecs.encode,
+    "_codecs.encode": lambda text, encoding: _encode_latin1(text, encoding),
 }
-# Damaged bytes can fail at any opcode, so with almost any exception.
-_DAMAGED = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    KeyError,
-)
+_MOST_BYTES = 1 << 30
+_RULE = "a whole pickle of arrays and lists, and of nothing that runs"
+
+
+def _encode_latin1(text: str, encoding: str) -> bytes:
+    """The one encoding that is meant: others run for hours on texts that are made for it."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the encoding {encoding[:20]!r}")
+    return text.encode("latin1")
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -46,7 +46,11 @@ class _ArrayUnpickler(pickle.Unpickler):
         return found
 
 
-def read_pickle(file: Path, dataset: str = "") -> dict[str, Any]:
+def read_pickle(
+    file: Path,
+    dataset: str = "",
+    most_bytes: int = _MOST_BYTES,
+) -> dict[str, Any]:
     """The mapping in a pickle of Python 2 or 3, with its keys as text.
 
     Parameters
@@ -55,18 +59,17 @@ def read_pickle(file: Path, dataset: str = "") -> dict[str, Any]:
         The pickle.
     dataset
         The name under which `rayfl data get` fetches a damaged file again.
+    most_bytes
+        How large the file may be.
     """
-    try:
-        with file.open("rb") as stream:
-            # Latin 1 maps every byte to one character: the strings of Python 2 survive, arrays come
-            # out as bytes.
-            found = _ArrayUnpickler(stream, encoding="latin1").load()
-    except _DAMAGED as error:
-        rule = "a whole pickle of arrays and lists, and of nothing that runs"
-        raise damaged_file(file, rule, error, dataset) from error
-    if not isinstance(found, dict):
-        raise damaged_file(file, "a pickled mapping", type(found).__name__, dataset)
-    return {_decode_key(key): value for key, value in found.items()}
+    with refuse_damage(file, _RULE, dataset):
+        content = read_regular(file, most_bytes)
+        # Latin 1 maps every byte to one character: the strings of Python 2 survive, arrays come out
+        # as bytes.
+        found = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+        if not isinstance(found, dict):
+            raise damaged_file(file, "a pickled mapping", type(found).__name__, dataset)
+        return {_decode_key(key): value for key, value in found.items()}
 
 
 def _decode_key(key: Any) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,10 +22,12 @@ from rayfl.federation.datasets.on_disk import (
     OnDisk,
     damaged_file,
     find_file,
+    refuse_damage,
     require_file,
     verify_dataset,
 )
 from rayfl.federation.datasets.parquet import list_split_files, read_parquet
+from rayfl.regular_files import read_regular
 
 _SIDE = 32
 _BYTES = 3 * _SIDE * _SIDE
@@ -43,6 +45,7 @@ class Cifar10(OnDisk):
     expected: ClassVar[tuple[Expected, Expected]] = ((5000,) * 10, (1000,) * 10)
     train_files: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{i}" for i in range(1, 6))
     test_files: ClassVar[tuple[str, ...]] = ("test_batch",)
+    holds: ClassVar[int] = 186_000_000
     label_bytes: ClassVar[int] = 1
     label_key: ClassVar[str] = "labels"
     label_columns: ClassVar[tuple[str, ...]] = ("label",)
@@ -100,10 +103,12 @@ def _read_binary(
     labels = []
     for name in names:
         file = require_file(part, folder, f"{name}.bin")
-        size = file.stat().st_size
-        if size % record:
-            raise damaged_file(file, f"a multiple of {record} bytes long", size, part.folder)
-        records = np.fromfile(file, dtype=np.uint8).reshape(-1, record)
+        with refuse_damage(file, "a batch of records", part.folder):
+            content = read_regular(file, part.most_bytes)
+        if len(content) % record:
+            rule = f"a multiple of {record} bytes long"
+            raise damaged_file(file, rule, len(content), part.folder)
+        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
         rows.append(records[:, part.label_bytes :])
         labels.append(records[:, part.label_bytes - 1])
     return Images(_interleave_planes(rows), np.concatenate(labels).astype(np.int64))
@@ -126,9 +131,10 @@ def _read_pickles(
 
 
 def _read_pickled_batch(part: Cifar10, file: Path) -> tuple[Pixels, Ints]:
-    batch = read_pickle(file, part.folder)
-    rows = np.asarray(batch.get("data"))
-    labels = np.asarray(batch.get(part.label_key, []))
+    batch = read_pickle(file, part.folder, part.most_bytes)
+    with refuse_damage(file, "a batch of rows and labels", part.folder):
+        rows = np.asarray(batch.get("data"))
+        labels = np.asarray(batch.get(part.label_key, [])).reshape(-1)
     has_rows = rows.dtype == np.uint8 and rows.shape == (len(labels), _BYTES)
     if not has_rows or not np.issubdtype(labels.dtype, np.integer):
         rule = f"a batch of `data` uint8 (n, {_BYTES}) with n `{part.label_key}`"
@@ -151,7 +157,9 @@ def _read_pictures(
     images = np.concatenate(pictures)
     split = "test" if tuple(names) == part.test_files else "train"
     listing = require_file(part, folder, f"{split}_lables.json")
-    labels = np.asarray(_read_json(listing, part.folder))
+    with refuse_damage(listing, "JSON with a list of labels", part.folder):
+        content = read_regular(listing, part.most_bytes)
+        labels = np.asarray(json.loads(content))
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
         rule = f"a list of {len(images)} labels"
         raise damaged_file(listing, rule, f"{labels.dtype} {labels.shape}", part.folder)
@@ -164,13 +172,6 @@ def _read_picture_batch(file: Path, dataset: str) -> Pixels:
     if wide != _SIDE * _SIDE:
         raise damaged_file(file, f"a picture {_SIDE * _SIDE} pixels wide", wide, dataset)
     return strip.reshape(-1, _SIDE, _SIDE, 3)
-
-
-def _read_json(file: Path, dataset: str) -> Any:
-    try:
-        return json.loads(file.read_bytes())
-    except ValueError as error:
-        raise damaged_file(file, "JSON", error, dataset) from error
 
 
 def _read_hub_form(

@@ -7,7 +7,7 @@ Rows follow the order of CIFAR's training images, which `check_clean_labels` hol
 from __future__ import annotations
 
 import codecs
-import pickle
+import io
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ import numpy as np
 
 from rayfl.errors import ConfigError, DataError, broken, suggest_nearest
 from rayfl.federation.arrays import Ints
+from rayfl.federation.decoding import describe_damage, refuse_undecodable
+from rayfl.regular_files import open_regular, read_regular
+
+_MOST_BYTES = 100_000_000
 
 _COLUMNS = {
     "worse": "worse_label",
@@ -98,11 +102,13 @@ def _read_torch_columns(path: Path) -> dict[str, Any]:
     import torch
 
     try:
+        content = io.BytesIO(read_regular(path, _MOST_BYTES))
         with torch.serialization.safe_globals(_list_array_globals()):
-            found = torch.load(path, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+            found = torch.load(content, weights_only=True)
+    # Damaged bytes fail with almost any exception.
+    except Exception as error:
         # Its later sentences tell people to load the file unsafely.
-        reason = str(error).split(". ")[0].splitlines()[0]
+        reason = describe_damage(error).split(". ")[0]
         rule = f"{path} must be a whole .pt file of arrays"
         raise DataError(broken(rule, reason, "Fetch it again")) from error
     if not isinstance(found, dict):
@@ -122,15 +128,14 @@ def _list_array_globals() -> list[Any]:
 
 
 def _read_parquet_columns(path: Path) -> dict[str, Any]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        rule = f"{path} must be a whole Parquet file"
-        raise DataError(broken(rule, error, "Fetch it again")) from error
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    with (
+        refuse_undecodable(f"{path} must be a whole Parquet file", "Fetch it again"),
+        open_regular(path) as file,
+    ):
+        table = pq.read_table(file)
+        return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def _take_whole_numbers(
@@ -138,7 +143,8 @@ def _take_whole_numbers(
     columns: dict[str, Any],
     name: str,
 ) -> Ints:
-    found = np.asarray(columns[name])
+    with refuse_undecodable(f"{path}: {name} is one row of whole numbers"):
+        found = np.asarray(columns[name])
     if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
         rule = f"{path}: {name} is one row of whole numbers"
         raise DataError(broken(rule, f"{found.dtype} {found.shape}"))

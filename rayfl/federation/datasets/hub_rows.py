@@ -14,12 +14,17 @@ import numpy as np
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Bools, Strings
 from rayfl.federation.bounds import check_bounds
-from rayfl.federation.datasets.on_disk import damaged_file
+from rayfl.federation.datasets.on_disk import damaged_file, refuse_damage
 from rayfl.federation.datasets.own_images import Records
 from rayfl.federation.datasets.sites import number_texts
+from rayfl.regular_files import open_regular, read_regular
 
 ClassNames = tuple[str, ...]
 _INFO_FILES = ("dataset_info.json", "dataset_infos.json")
+_LEAST_LIMIT = 1_000_000_000
+_USUAL_RATIO = 20
+"""How much larger than the file its columns may be: encoded images hardly shrink."""
+_MOST_INFO = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -102,21 +107,42 @@ class _Table:
 
 
 def _read_table(file: Path, wanted: HubColumns) -> _Table:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(file) as opened:
-            schema = opened.schema_arrow
-            image = pick_column(file, schema, wanted.image)
-            label = pick_column(file, schema, wanted.label)
-            named = [name for name in (wanted.site, wanted.truth) if name is not None]
-            others = [pick_column(file, schema, [name]) for name in named]
-            # Only these columns: others may hold bounding boxes, masks or texts of any size.
-            table = opened.read(columns=[image, label, *others])
-    except (pa.ArrowException, OSError) as error:
-        raise damaged_file(file, "a whole Parquet file", error) from error
-    return _Table(file, table, image, label, parse_class_names(schema.metadata, label))
+    with (
+        refuse_damage(file, "a whole Parquet file"),
+        open_regular(file) as stream,
+        pq.ParquetFile(stream) as opened,
+    ):
+        schema = opened.schema_arrow
+        image = pick_column(file, schema, wanted.image)
+        label = pick_column(file, schema, wanted.label)
+        named = [name for name in (wanted.site, wanted.truth) if name is not None]
+        others = [pick_column(file, schema, [name]) for name in named]
+        check_claims(opened.metadata, file.stat().st_size)
+        # Only these columns: others may hold bounding boxes, masks or texts of any size.
+        table = opened.read(columns=[image, label, *others])
+        return _Table(file, table, image, label, parse_class_names(schema.metadata, label))
+
+
+def check_claims(metadata: Any, size: int) -> None:
+    """Refuse a file that claims to unpack to far more than encoded images can.
+
+    Parameters
+    ----------
+    metadata
+        Of a Parquet file.
+    size
+        Its bytes.
+    """
+    most = max(_LEAST_LIMIT, _USUAL_RATIO * size)
+    claimed = 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        columns = [row_group.column(at) for at in range(row_group.num_columns)]
+        claimed += sum(column.total_uncompressed_size for column in columns)
+    if max(claimed, metadata.num_rows) > most:
+        raise ValueError(f"{claimed:,} bytes in {metadata.num_rows:,} rows, where {most:,} are due")
 
 
 def pick_column(
@@ -171,10 +197,8 @@ def _find_class_names(folder: Path, label: str) -> ClassNames:
         path = folder / name
         if not path.is_file():
             continue
-        try:
-            info = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise damaged_file(path, "readable JSON", error) from error
+        with refuse_damage(path, "readable JSON"):
+            info = json.loads(read_regular(path, _MOST_INFO))
         # The older file holds one such mapping for each configuration of the dataset.
         inside = info.values() if isinstance(info, dict) else ()
         for each in (info, *inside):

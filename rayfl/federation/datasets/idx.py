@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import gzip
-import zlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar, cast
 
 import numpy as np
 
@@ -17,12 +19,15 @@ from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,
+    refuse_damage,
     require_file,
     verify_dataset,
 )
+from rayfl.regular_files import open_regular
 
 # The type code of the format; the other ones (shorts, floats) never occur in these datasets.
 _UNSIGNED_BYTES = 0x08
+_MOST_BYTES = 1 << 30
 
 
 @component
@@ -31,6 +36,7 @@ class Mnist(OnDisk):
 
     folder: ClassVar[str] = "mnist"
     form: ClassVar[str] = "the four IDX files (train-images-idx3-ubyte and so on, raw or .gz)"
+    holds: ClassVar[int] = 54_950_048
     classes: ClassVar[tuple[str, ...]] = tuple("0123456789")
     # The class sizes differ, so they tell a shuffled or mixed-up label file from the real one.
     expected: ClassVar[tuple[Expected, Expected]] = (
@@ -46,9 +52,9 @@ class Mnist(OnDisk):
 
     def _read_part(self, folder: Path, prefix: str) -> Images:
         images = require_file(self, folder, *_list_spellings(f"{prefix}-images", "idx3-ubyte"))
-        pixels = read_idx(images, 3, self.folder)
+        pixels = read_idx(images, 3, self.folder, self.most_bytes)
         listing = require_file(self, folder, *_list_spellings(f"{prefix}-labels", "idx1-ubyte"))
-        labels = read_idx(listing, 1, self.folder)
+        labels = read_idx(listing, 1, self.folder, self.most_bytes)
         return Images(pixels[..., None], labels.astype(np.int64))
 
 
@@ -82,6 +88,7 @@ def read_idx(
     file: Path,
     dimensions: int,
     dataset: str = "",
+    most_bytes: int = _MOST_BYTES,
 ) -> Pixels:
     """The array of unsigned bytes in an IDX file.
 
@@ -93,28 +100,47 @@ def read_idx(
         How many the array must have.
     dataset
         The name under which `rayfl data get` fetches a damaged file again.
+    most_bytes
+        How large an array may be.
     """
-    content = _read_bytes(file, dataset)
-    magic = bytes((0, 0, _UNSIGNED_BYTES, dimensions))
-    header = 4 + 4 * dimensions
-    if content[:4] != magic or len(content) < header:
-        rule = f"IDX of {dimensions} dimensions (first bytes {magic.hex()})"
-        raise damaged_file(file, rule, content[:4].hex(), dataset)
-    sizes = np.frombuffer(content[4:header], dtype=">u4")
-    shape = tuple(map(int, sizes))
-    # Counted in 64 bits: a damaged header may claim more than 2^31 pixels.
-    due = header + int(np.prod(shape, dtype=np.int64))
+    kind = "gzip" if file.suffix == ".gz" else "IDX"
+    with refuse_damage(file, f"a whole {kind} file", dataset), _open_unpacked(file) as stream:
+        header = stream.read(4 + 4 * dimensions)
+        shape = _parse_shape(file, header, dimensions, dataset)
+        # Counted in whole numbers of any size: a damaged header may claim more than 2^63 pixels.
+        due = math.prod(shape)
+        if due > most_bytes:
+            rule = f"an array of at most {most_bytes:,} bytes"
+            raise damaged_file(file, rule, f"a header that claims {due:,}", dataset)
+        # One more, to see that there is none.
+        content = stream.read(due + 1)
     if len(content) != due:
-        raise damaged_file(file, f"{due} bytes long, by its header", len(content), dataset)
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+        whole = len(header) + due
+        found = f"{len(header) + len(content)}{' at least' if len(content) > due else ''}"
+        raise damaged_file(file, f"{whole} bytes long, by its header", found, dataset)
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-def _read_bytes(file: Path, dataset: str) -> bytes:
+def _parse_shape(
+    file: Path,
+    header: bytes,
+    dimensions: int,
+    dataset: str,
+) -> tuple[int, ...]:
+    """The sizes that a header claims."""
+    magic = bytes((0, 0, _UNSIGNED_BYTES, dimensions))
+    if header[:4] != magic or len(header) < 4 + 4 * dimensions:
+        rule = f"IDX of {dimensions} dimensions (first bytes {magic.hex()})"
+        raise damaged_file(file, rule, header[:4].hex(), dataset)
+    return tuple(map(int, np.frombuffer(header[4:], dtype=">u4")))
+
+
+@contextmanager
+def _open_unpacked(file: Path) -> Iterator[BinaryIO]:
     """The bytes of a file, gunzipped if need be."""
-    try:
+    with open_regular(file) as packed:
         if file.suffix == ".gz":
-            with gzip.open(file) as stream:
-                return stream.read()
-        return file.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise damaged_file(file, "a whole gzip file", error, dataset) from error
+            with gzip.open(packed) as stream:
+                yield cast(BinaryIO, stream)
+        else:
+            yield packed

@@ -4,6 +4,7 @@ file."""
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,9 @@ import numpy as np
 
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints, Pixels
-from rayfl.federation.datasets.on_disk import damaged_file
+from rayfl.federation.datasets.on_disk import damaged_file, refuse_damage
+from rayfl.federation.decoding import refuse_undecodable
+from rayfl.regular_files import open_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 _SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 )
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""What is read, whatever a file is called: other decoders start other programs."""
+_MOST_PIXELS = 90_000_000
+"""Beyond the largest cameras, and where Pillow itself begins to warn."""
 _GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "I;16L", "I;16N")
 # What Pillow calls grey pictures of 16 bits; older ones read them as 32 bits.
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
@@ -63,11 +70,15 @@ def decode_image(
         As a viewer shows it: turned as its EXIF data say, transparent parts on white, of 16 bits
         the upper 8.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    try:
-        stream = source if isinstance(source, Path) else io.BytesIO(source)
-        with Image.open(stream) as image:
+    place = source if isinstance(source, Path) else Path(label)
+    with refuse_damage(place, "a whole image file"):
+        stream = open_regular(source) if isinstance(source, Path) else io.BytesIO(source)
+        with stream, Image.open(stream, formats=_FORMATS) as image:
+            if math.prod(image.size) > _MOST_PIXELS:
+                rule = f"a picture of at most {_MOST_PIXELS:,} pixels"
+                raise damaged_file(place, rule, "{} x {}".format(*image.size))
             # With a margin the pixels are to be those of the usual two steps, from the whole photo.
             if side is not None and not margin:
                 # JPEG can decode straight to a half, a quarter or an eighth: several times faster
@@ -77,12 +88,9 @@ def decode_image(
             if channels is None:
                 channels = 1 if shown.mode in _GREY_MODES else 3
             picture = shown.convert("RGB" if channels == 3 else "L")
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError) as error:
-        place = source if isinstance(source, Path) else Path(label)
-        raise damaged_file(place, "a whole image file", error) from error
-    if side is not None:
-        picture = _cut_square(picture, side, margin)
-    pixels = np.asarray(picture)
+        if side is not None:
+            picture = _cut_square(picture, side, margin)
+        pixels = np.asarray(picture)
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
@@ -120,6 +128,13 @@ def _cut_square(picture: Image, side: int, margin: int) -> Image:
     return scaled.crop((left, top, left + side, top + side))
 
 
+def _make_room(shape: tuple[int, ...]) -> Pixels:
+    """An array for all images."""
+    remedy = "Set `side` to scale the images down"
+    with refuse_undecodable(f"{shape[0]} images of {shape[1:]} fit into memory", remedy):
+        return np.empty(shape, dtype=np.uint8)
+
+
 def decode_images(
     sources: Sequence[Path] | Sequence[bytes],
     channels: int | None,
@@ -146,7 +161,7 @@ def decode_images(
     if not sources:
         return np.zeros((0, side or 1, side or 1, channels or 1), dtype=np.uint8)
     first = decode_image(sources[0], channels, side, names[0], margin)
-    out = np.empty((len(sources), *first.shape), dtype=np.uint8)
+    out = _make_room((len(sources), *first.shape))
 
     def fill(at: int) -> None:
         pixels = decode_image(sources[at], first.shape[2], side, names[at], margin)
@@ -254,7 +269,7 @@ def _stack_images(
         return np.zeros((0, side or 1, side or 1, channels or 1), dtype=np.uint8)
     deepest = max(pixels.shape[2] for pixels in pictures)
     shape = (*pictures[0].shape[:2], deepest)
-    out = np.empty((len(pictures), *shape), dtype=np.uint8)
+    out = _make_room((len(pictures), *shape))
     pictures.reverse()
     for at, name in enumerate(names):
         out[at] = _fit_shape(pictures.pop(), shape, name)

@@ -3,8 +3,6 @@ their .npz files."""
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -15,17 +13,8 @@ from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints, Pixels
 from rayfl.federation.dataset import Dataset, Images
-from rayfl.federation.datasets.on_disk import OnDisk, damaged_file, find_file, verify_dataset
-
-_DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    KeyError,
-    ValueError,
-    TypeError,
-    OSError,
-)
+from rayfl.federation.datasets.on_disk import OnDisk, find_file, refuse_damage, verify_dataset
+from rayfl.regular_files import open_regular
 
 SetName = Literal[
     "pathmnist",
@@ -41,6 +30,10 @@ SetName = Literal[
     "organcmnist",
     "organsmnist",
 ]
+
+
+_LABEL_BYTES = 256
+"""More than fourteen findings take, in any type; headers too."""
 
 
 class ReleaseFacts(NamedTuple):
@@ -108,6 +101,12 @@ class MedMnist(OnDisk):
         return f"{self.dataset}{size}.npz"
 
     @property
+    def most_bytes(self) -> int:
+        # Twice the images of both parts: there is a third one, for validation, which is smaller.
+        images = max(map(sum, FACTS[self.dataset].sizes))
+        return 2 * images * (3 * self.size**2 + _LABEL_BYTES)
+
+    @property
     def remedy(self) -> str:
         command = f"rayfl data get {self.dataset} size={self.size}"
         return f"Run `{command}`, or say where the file is with `path`"
@@ -118,7 +117,7 @@ class MedMnist(OnDisk):
         if file is None:
             rule = f"{self.dataset} needs the file {place / self.file}"
             raise DataError(broken(rule, "no such file", self.remedy))
-        train, test = _read_npz(file, self.size)
+        train, test = _read_npz(file, self.size, self.most_bytes)
         facts = FACTS[self.dataset]
         found = (len(train), len(test))
         # If no release fits, the newest one is what the error names.
@@ -128,16 +127,26 @@ class MedMnist(OnDisk):
         return Dataset(self.dataset, dataset.train, dataset.test, dataset.classes)
 
 
-def _read_npz(file: Path, side: int) -> tuple[Images, Images]:
+def _read_npz(file: Path, side: int, most_bytes: int) -> tuple[Images, Images]:
     """Both parts of a file, whose arrays are plain: nothing in it is unpickled."""
-    try:
-        # Opened here, because numpy leaves a damaged file open.
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            train = _read_part(arrays, "train", side)
-            test = _read_part(arrays, "test", side)
-    except _DAMAGED as error:
-        raise damaged_file(file, "a whole .npz of MedMNIST", error) from error
-    return train, test
+    # Opened here, because numpy leaves a damaged file open.
+    with (
+        refuse_damage(file, "a whole .npz of MedMNIST"),
+        open_regular(file) as stream,
+        np.load(stream, allow_pickle=False) as arrays,
+    ):
+        _check_claims(arrays, most_bytes)
+        train = _read_part(arrays, "train", side)
+        test = _read_part(arrays, "test", side)
+        return train, test
+
+
+def _check_claims(arrays: np.lib.npyio.NpzFile, most_bytes: int) -> None:
+    """Refuse arrays that unpack to more than the set can hold; no more than claimed is unpacked."""
+    assert arrays.zip is not None, "they have just been opened"
+    claimed = sum(member.file_size for member in arrays.zip.infolist())
+    if claimed > most_bytes:
+        raise ValueError(f"{claimed:,} bytes where {most_bytes:,} are the most")
 
 
 def _read_part(

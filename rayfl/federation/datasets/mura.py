@@ -21,7 +21,7 @@ from rayfl.federation.datasets.on_disk import (
 )
 
 BODY_PARTS = ("elbow", "finger", "forearm", "hand", "humerus", "shoulder", "wrist")
-_PATIENT = re.compile(r"patient(\d+)")
+_PATIENT = re.compile(r"patient(\d{1,18})(?!\d)")
 
 
 class _Radiographs(NamedTuple):
@@ -43,6 +43,7 @@ class Mura(OnDisk):
     channels: Literal[1, 3] = 3
 
     folder: ClassVar[str] = "mura"
+    holds: ClassVar[int] = 3_400_000_000
     form: ClassVar[str] = "the folder MURA-v1.1 with train and valid"
     sourced: ClassVar[bool] = False
     expected: ClassVar[tuple[Expected, Expected]] = (

@@ -4,6 +4,8 @@ that must hold."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,12 +13,18 @@ import numpy as np
 from numpy.random import Generator
 
 from rayfl.component import component
-from rayfl.errors import DataError, broken
+from rayfl.errors import DataError, RayflError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
+from rayfl.federation.decoding import describe_damage
 from rayfl.federation.even_order import spread_places
 from rayfl.federation.split import apportion_total
+from rayfl.regular_files import read_regular
+
+_LONGEST_LISTING = 500_000_000
+_LEEWAY = 4
+"""How much more than the publisher's files other forms of a dataset may hold."""
 
 Expected = int | tuple[int, ...]
 """How many images a part must have: in all, or class by class."""
@@ -32,6 +40,8 @@ class OnDisk(ABC):
     folder: ClassVar[str] = ""
     form: ClassVar[str] = ""
     sourced: ClassVar[bool] = True
+    holds: ClassVar[int] = 0
+    """Bytes of the publisher's files, unpacked; 0 where nobody knows."""
 
     def where(self, root: Path) -> Path:
         """Where the files lie if all datasets lie below `root`."""
@@ -43,6 +53,11 @@ class OnDisk(ABC):
     def labels_are_given(self) -> bool:
         """Whether its labels are what somebody wrote, so that nobody knows the truth."""
         return False
+
+    @property
+    def most_bytes(self) -> int:
+        """How much its files may hold, unpacked, to be worth reading; 0 where nobody knows."""
+        return _LEEWAY * self.holds
 
     @abstractmethod
     def load(self, root: Path) -> Dataset: ...
@@ -115,6 +130,33 @@ def damaged_file(
     # A damaged file must go first: as long as it is there, it is the one that is read.
     remedy = f"Remove it and fetch it again{command}"
     return DataError(broken(f"{file} must be {expected}", found, remedy))
+
+
+@contextmanager
+def refuse_damage(
+    file: Path,
+    expected: str,
+    part: str = "",
+) -> Iterator[None]:
+    """Turn whatever a decoder raises at damaged bytes into that error.
+
+    Parameters
+    ----------
+    file, expected, part
+        As for `damaged_file`.
+    """
+    try:
+        yield
+    except RayflError:
+        raise
+    except Exception as error:
+        raise damaged_file(file, expected, describe_damage(error), part) from error
+
+
+def read_lines(file: Path, part: str = "") -> list[str]:
+    """The lines of a listing."""
+    with refuse_damage(file, "a text of file names and classes", part):
+        return read_regular(file, _LONGEST_LISTING).decode().splitlines()
 
 
 def verify_dataset(

@@ -19,6 +19,7 @@ from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset, Images
 from rayfl.federation.datasets.hub_rows import (
     HubColumns,
+    check_claims,
     list_encoded_images,
     parse_class_names,
     pick_column,
@@ -26,9 +27,10 @@ from rayfl.federation.datasets.hub_rows import (
     read_whole_labels,
 )
 from rayfl.federation.datasets.image_files import decode_images
-from rayfl.federation.datasets.on_disk import OnDisk, damaged_file
+from rayfl.federation.datasets.on_disk import OnDisk, refuse_damage
 from rayfl.federation.datasets.own_images import Reading, Records
 from rayfl.federation.datasets.sites import SiteRule, Sites, find_provenance, number_texts
+from rayfl.regular_files import open_regular
 
 ClassNames = tuple[str, ...]
 IMAGE_COLUMNS = ("image", "img")
@@ -168,12 +170,13 @@ def read_parquet(
     labels: list[Ints] = []
     names: ClassNames = ()
     for file in files:
-        table, image, label = _read_columns(file, image_columns, label_columns)
-        names = names or parse_class_names(table.schema.metadata, label)
-        labels.append(read_whole_labels(file, table.column(label)))
+        with refuse_damage(file, "a whole Parquet file of images and labels"):
+            table, image, label = _read_columns(file, image_columns, label_columns)
+            names = names or parse_class_names(table.schema.metadata, label)
+            labels.append(read_whole_labels(file, table.column(label)))
+            encoded = list_encoded_images(table.column(image).combine_chunks())
         if names:
             check_bounds(f"{file}: labels lie", labels[-1], 0, len(names))
-        encoded = list_encoded_images(table.column(image).combine_chunks())
         rows = [f"{file} row {row}" for row in range(len(encoded))]
         pixels.append(decode_images(encoded, channels, side, rows))
         # Every file continues in the channels of the first.
@@ -188,18 +191,15 @@ def _read_columns(
     label_columns: Sequence[str],
 ) -> tuple[Any, str, str]:
     """A table of the images and the labels alone, and what the two columns are called."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(file) as opened:
-            schema = opened.schema_arrow
-            image = pick_column(file, schema, image_columns)
-            label = pick_column(file, schema, label_columns)
-            # Only these columns: others may hold bounding boxes, masks or texts of any size.
-            table = opened.read(columns=[image, label])
-    except (pa.ArrowException, OSError) as error:
-        raise damaged_file(file, "a whole Parquet file", error) from error
+    with open_regular(file) as stream, pq.ParquetFile(stream) as opened:
+        schema = opened.schema_arrow
+        image = pick_column(file, schema, image_columns)
+        label = pick_column(file, schema, label_columns)
+        check_claims(opened.metadata, file.stat().st_size)
+        # Only these columns: others may hold bounding boxes, masks or texts of any size.
+        table = opened.read(columns=[image, label])
     return table.replace_schema_metadata(schema.metadata), image, label
 
 

@@ -16,6 +16,7 @@ from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,
+    read_lines,
     require_file,
     verify_dataset,
 )
@@ -30,6 +31,7 @@ class TinyImageNet(OnDisk):
     colour."""
 
     folder: ClassVar[str] = "tiny-imagenet"
+    holds: ClassVar[int] = 500_000_000
     form: ClassVar[str] = "the folder tiny-imagenet-200 with wnids.txt, train and val"
     expected: ClassVar[tuple[Expected, Expected]] = ((500,) * 200, (50,) * 200)
 
@@ -37,7 +39,7 @@ class TinyImageNet(OnDisk):
         listing = require_file(self, self.where(root), "wnids.txt")
         base = listing.parent
         # By id, as image folders are numbered everywhere, not in the order of wnids.txt.
-        ids = sorted(listing.read_text().split())
+        ids = sorted(read_lines(listing, self.folder))
         train = _read_listed(_list_training_images(base / "train", ids))
         test = _read_listed(_read_annotations(base / "val", ids))
         titles = _read_class_titles(base, ids)
@@ -70,7 +72,7 @@ def _read_annotations(folder: Path, ids: list[str]) -> _Listed:
         rule = f"{listing} must say the validation images' classes"
         raise DataError(broken(rule, "no such file"))
     listed = []
-    for row, line in enumerate(listing.read_text().splitlines(), start=1):
+    for row, line in enumerate(read_lines(listing, "tiny-imagenet"), start=1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in number:
@@ -87,7 +89,7 @@ def _read_class_titles(base: Path, ids: list[str]) -> tuple[str, ...]:
     if not words.is_file():
         return tuple(ids)
     titles = {}
-    for line in words.read_text().splitlines():
+    for line in read_lines(words):
         wnid, _, text = line.partition("\t")
         titles[wnid] = text.split(",")[0]
     return tuple(titles.get(wnid, wnid) for wnid in ids)

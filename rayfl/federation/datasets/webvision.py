@@ -17,6 +17,7 @@ from rayfl.federation.datasets.on_disk import (
     Expected,
     OnDisk,
     damaged_file,
+    read_lines,
     require_file,
     verify_dataset,
 )
@@ -24,6 +25,7 @@ from rayfl.federation.datasets.on_disk import (
 _CLASSES = 50
 # Those of the whole WebVision, whose lists the files are.
 _ALL_CLASSES = 1000
+_MOST_DIGITS = 9
 
 
 @component
@@ -40,6 +42,7 @@ class WebVision(OnDisk):
     margin: Annotated[Natural, neutral(0)] = 0
 
     folder: ClassVar[str] = "webvision"
+    holds: ClassVar[int] = 20_000_000_000
     form: ClassVar[str] = "info, google and val_images_256"
     sourced: ClassVar[bool] = False
     expected: ClassVar[tuple[Expected, Expected]] = (65944, (50,) * _CLASSES)
@@ -67,10 +70,10 @@ class WebVision(OnDisk):
 
 def _parse_entries(listing: Path, dataset: str) -> Iterator[tuple[str, int]]:
     """(file, label) of each line of a list."""
-    for row, line in enumerate(listing.read_text().splitlines(), start=1):
+    for row, line in enumerate(read_lines(listing, dataset), start=1):
         # From the right: names of files may contain blanks.
         name, _, label = line.strip().rpartition(" ")
-        if not name or not label.isdecimal():
+        if not name or not label.isdecimal() or len(label) > _MOST_DIGITS:
             raise damaged_file(listing, "lines of file and label", f"line {row}: {line!r}", dataset)
         if int(label) >= _ALL_CLASSES:
             rule = f"lines whose label lies in [0, {_ALL_CLASSES})"
@@ -81,7 +84,7 @@ def _parse_entries(listing: Path, dataset: str) -> Iterator[tuple[str, int]]:
 def _read_class_titles(file: Path) -> tuple[str, ...]:
     """The first name of each synset, or the class's number."""
     # The names are a courtesy; the labels do not hang on them.
-    lines = file.read_text().splitlines()[:_CLASSES] if file.is_file() else []
+    lines = read_lines(file)[:_CLASSES] if file.is_file() else []
     if len(lines) < _CLASSES:
         return tuple(map(str, range(_CLASSES)))
     synsets = [line.partition(" ")[2] for line in lines]

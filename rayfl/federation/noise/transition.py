@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from numpy.random import Generator
 from rayfl.component import component
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Floats
+from rayfl.federation.decoding import refuse_undecodable, silence_warnings
 from rayfl.federation.interfaces import Corruption, Truth
+from rayfl.regular_files import read_regular
 
+_MOST_BYTES = 100_000_000
+"""A matrix of more than three thousand classes."""
 _Rows = tuple[tuple[float, ...], ...]
 
 
@@ -46,17 +51,16 @@ def _expect_rates(matrix: Floats, truth: Truth) -> Floats:
 
 def _read_matrix(matrix: _Rows | Path) -> Floats:
     """The numbers, from wherever they stand."""
-    try:
+    rule = "noise.matrix: rows of equally many numbers, or a .npy or .csv file"
+    with refuse_undecodable(rule), silence_warnings():
         found: Any = matrix
         if isinstance(matrix, Path):
+            content = io.BytesIO(read_regular(matrix, _MOST_BYTES))
             if matrix.suffix == ".npy":
-                found = np.load(matrix, allow_pickle=False)
+                found = np.load(content, allow_pickle=False)
             else:
-                found = np.loadtxt(matrix, delimiter=",", ndmin=2)
+                found = np.loadtxt(content, delimiter=",", ndmin=2)
         return np.asarray(found, np.float64)
-    except (ValueError, OSError) as error:
-        rule = "noise.matrix: rows of equally many numbers, or a .npy or .csv file"
-        raise DataError(broken(rule, error)) from error
 
 
 def _normalise_rows(matrix: Floats, classes: int) -> Floats:

@@ -14,6 +14,7 @@ from rayfl.errors import ResourceError
 from rayfl.fleet.on_ray.answering import refuse_silent_address
 from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
 from rayfl.fleet.on_ray.own_ray import (
+    hide_command_line,
     is_own,
     own_settings,
     refuse_other_machines,
@@ -148,6 +149,7 @@ def _ray_session(address: str | None, place: str, **settings: Any) -> Iterator[N
     """From `ray.init` to `ray.shutdown`; or a sentence why there is none."""
     import ray
 
+    hide_command_line()
     try:
         with keep_signal_handlers(connecting=True):
             ray.init(address, logging_level=logging.WARNING, **settings)

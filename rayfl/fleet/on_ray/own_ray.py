@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.errors import ResourceError, broken
+from rayfl.secrets import mask_secrets
 
 log = logging.getLogger("rayfl")
 
@@ -75,6 +77,19 @@ def _processes_of_their_own_session() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = before
+
+
+def hide_command_line() -> None:
+    """Take credentials out of this process's title.
+
+    Ray notes the command line of whoever connects to it: on the disk, on its dashboard, and in what
+    it tells of its jobs."""
+    shown = [str(mask_secrets(word)) for word in sys.orig_argv]
+    if shown == sys.orig_argv:
+        return
+    with suppress(ImportError, AttributeError):
+        raylet: Any = import_module("ray._raylet")
+        raylet.setproctitle(shlex.join(shown))
 
 
 def refuse_other_machines() -> None:
