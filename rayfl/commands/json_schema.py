@@ -188,7 +188,7 @@ def _list_short_forms(owner: type[Any]) -> Iterator[str]:
 
 
 def _admit_number(setting: Schema) -> Schema:
-    aside = {key: setting[key] for key in ("default", "description") if key in setting}
+    aside: Schema = {key: setting[key] for key in ("default", "description") if key in setting}
     rest = {key: value for key, value in setting.items() if key not in aside}
     branches = rest.get("anyOf", [rest])
     return {"anyOf": [*branches, {"type": "number"}], **aside}

@@ -58,11 +58,10 @@ class RunCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as refusal:
             key = find_key(refusal.option_name.lstrip("-"))
-            if key:
-                refusal.message = (
-                    f"{refusal.message} Settings are written without dashes: {key}=..."
-                )
-            raise
+            if not key:
+                raise
+            told = f"{refusal.message} Settings are written without dashes: {key}=VALUE."
+            raise click.NoSuchOption(refusal.option_name, told, ctx=refusal.ctx) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Keys"):
@@ -145,7 +144,7 @@ def run_command(
 def split_words(words: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
     """CONFIG, by default quickstart, and the overrides."""
     if not words:
-        raise click.MissingParameter(param_type="argument", param_hint="CONFIG")
+        raise click.MissingParameter(param_type="argument", param_hint="'CONFIG'")
     first, *rest = words
     if "=" in first and not Path(first).is_file():
         return Path("quickstart"), tuple(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -137,8 +138,11 @@ def test_one_run_is_taken_up_again_and_no_grid(
 
 
 def test_a_run_that_failed_is_told_from_those_that_ended() -> None:
-    ended = {"metrics": {"test/accuracy": 0.5, "test/loss": 1.0}, "wrong_labels": None}
-    found = [
+    ended: dict[str, Any] = {
+        "metrics": {"test/accuracy": 0.5, "test/loss": 1.0},
+        "wrong_labels": None,
+    }
+    found: list[dict[str, Any]] = [
         {"values": {"seed": "0"}, **ended},
         {"values": {"seed": "1"}, "error": "it broke"},
     ]
