@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rayfl.arrays import Vector
 from rayfl.regular_files import read_regular
 from rayfl.version import __version__
-
-Vector = NDArray[np.float32]
 
 WEIGHTS = "weights.safetensors"
 _MOST_BYTES = 100_000_000_000
