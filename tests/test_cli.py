@@ -15,6 +15,7 @@ from rayfl import cli
 from rayfl.commands.listings import LISTINGS
 from rayfl.commands.registries import find_registry
 from rayfl.errors import DataError, PhaseError, RayflError, StorageError
+from rayfl.tracking.sqlite_store import prepare_store
 from rayfl.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -270,8 +271,9 @@ def test_ui_shows_this_project_s_store_on_loopback(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda path, words: started.append(words))
+    monkeypatch.setattr(os, "execve", lambda path, words, _: started.append(words))
     uri = f"sqlite:///{home / 'out' / 'mlflow.db'}"
+    prepare_store(home / "out" / "mlflow.db")
     assert invoked("ui", "-o", "out", "--port", "5123") == f"http://127.0.0.1:5123  ({uri})\n"
     command = " ".join(started[0])
     assert f"--backend-store-uri {uri}" in command
@@ -286,7 +288,8 @@ def test_sync_ui_and_doctor_look_where_runs_are_written(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYFL_OUTPUT", str(home / "elsewhere"))
-    monkeypatch.setattr(os, "execv", lambda path, words: None)
+    monkeypatch.setattr(os, "execve", lambda path, words, _: None)
+    prepare_store(home / "elsewhere" / "mlflow.db")
     looked: list[Path] = []
 
     def look(output: Path, _: object) -> list[object]:
