@@ -18,6 +18,7 @@ from rayfl.commands.registries import find_registry
 from rayfl.commands.run import choose_metrics
 from rayfl.errors import DataError, PhaseError, RayflError, StorageError
 from rayfl.run.signals import STOPPING
+from rayfl.tracking.sqlite_store import prepare_store
 from rayfl.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -277,8 +278,14 @@ def test_ui_shows_this_project_s_store_on_loopback(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda path, words: started.append(words))
+
+    def serve(words: list[str], _: object) -> int:
+        started.append(words)
+        return 0
+
+    monkeypatch.setattr("rayfl.tracking.ui_server.serve_until_stopped", serve)
     uri = f"sqlite:///{home / 'out' / 'mlflow.db'}"
+    prepare_store(home / "out" / "mlflow.db")
     assert invoked("ui", "-o", "out", "--port", "5123") == f"http://127.0.0.1:5123  ({uri})\n"
     command = " ".join(started[0])
     assert f"--backend-store-uri {uri}" in command
@@ -293,7 +300,8 @@ def test_sync_ui_and_doctor_look_where_runs_are_written(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYFL_OUTPUT", str(home / "elsewhere"))
-    monkeypatch.setattr(os, "execv", lambda path, words: None)
+    monkeypatch.setattr("rayfl.tracking.ui_server.serve_until_stopped", lambda *_: 0)
+    prepare_store(home / "elsewhere" / "mlflow.db")
     looked: list[Path] = []
 
     def look(output: Path, _: object) -> list[object]:

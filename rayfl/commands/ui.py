@@ -47,8 +47,8 @@ def ui_command(output: Path, uri: str | None, port: int) -> None:
         click.echo("this store is a server, which shows its pages itself")
         return
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", store]
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
-    sys.exit(serve_until_stopped([*command, "--host", "127.0.0.1", "--port", str(port)]))
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    sys.exit(serve_until_stopped(command, {**QUIET, **os.environ}))
 
 
 def find_server(uri: str) -> str | None:

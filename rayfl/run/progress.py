@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 BAR = 16
 """Letters of a bar."""
+FULL = ("\u2501", "\u2500")
+PLAIN = ("#", "-")
+"""What a bar is made of, where the terminal has letters beyond ASCII and where not."""
 
 
 class Progress(Protocol):
@@ -229,20 +232,23 @@ class Live:
         return "" if self.sight is None else self._draw_bar(self.sight, waited)
 
     def _draw_bar(self, sight: Sight, waited: float) -> RenderableType:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
+        from rich.text import Text
 
         # A round that is over does not go on.
         ticking = 0.0 if sight.done >= sight.rounds else waited
         elapsed = format_duration(sight.elapsed + ticking)
-        row = Table.grid(padding=(0, 2, 0, 0))
-        bar = ProgressBar(total=max(sight.rounds, 1), completed=sight.done, width=BAR)
         times = ", ".join(filter(None, [elapsed, sight.left]))
-        # Where there is no room for all, the facts are cut.
-        for least in (len(sight.head), BAR, len(times), 0):
-            row.add_column(no_wrap=True, min_width=least)
-        row.add_row(sight.head, bar, times, sight.facts)
-        return row
+        full, empty = FULL if self.live.console.encoding.startswith("utf") else PLAIN
+        done = BAR * sight.done // max(sight.rounds, 1)
+        # Where there is no room for all, the facts at the end are cut.
+        return Text.assemble(
+            f"{sight.head}  ",
+            (full * done, "green"),
+            (empty * (BAR - done), "bright_black"),
+            f"  {times}  {sight.facts}",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
 
 
 class InNotebook:

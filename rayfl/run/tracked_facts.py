@@ -70,9 +70,8 @@ def _format_rate(rate: float | None) -> str:
 
 def _write_description(config: Config, directory: Path) -> str:
     """One sentence, and the command that repeats it; MLflow reads it as Markdown."""
-    said = describe_run(config)
     command = shlex.join(["rayfl", "run", str(directory / "config.yaml")])
-    return f"{said[0].upper()}{said[1:]}.\n\n```\n{command}\n```"
+    return f"{describe_run(config)}.\n\n```\n{command}\n```"
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 LEAVE_SECONDS = 5.0
@@ -15,13 +15,15 @@ _PR_SET_PDEATHSIG = 1
 """Linux: a signal for when the parent has died."""
 
 
-def serve_until_stopped(command: Sequence[str]) -> int:
+def serve_until_stopped(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a server until it ends, or until this process is told to stop.
 
     Parameters
     ----------
     command : sequence of str
         The server.
+    environment : mapping
+        What it is told beside.
 
     Returns
     -------
@@ -30,7 +32,7 @@ def serve_until_stopped(command: Sequence[str]) -> int:
     """
     # In a group of its own: at a terminal's Ctrl-C it would print the stacks of all its processes.
     prepare = _end_with_parent if sys.platform == "linux" else None
-    server = subprocess.Popen(command, start_new_session=True, preexec_fn=prepare)
+    server = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=prepare)
     try:
         return server.wait()
     finally:

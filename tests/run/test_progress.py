@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rayfl.run.progress import (
     Lines,
@@ -146,7 +149,8 @@ def test_silence_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_live_line_is_redrawn_and_the_last_one_stays(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    live = Live(2)
+    console = Console(width=80)
+    live = Live(2, console)
     live.note("features")
     live.round(record(1, accuracy=0.25, loss=2.0))
     live.round(record(2, accuracy=0.5, loss=1.0))
@@ -154,15 +158,12 @@ def test_the_live_line_is_redrawn_and_the_last_one_stays(
     out = capsys.readouterr().out
     assert "features" in out.splitlines()[0]
     assert "round 2/2" in out
-    assert "accuracy 0.5000 (best 0.5000)" in out
+    # Narrow as the terminal is, the time is not what is cut.
+    assert re.search(r"round 2/2 .* 0s  accuracy 0\.5000 \(best 0\.5000\)", out)
     assert "round 1/2" not in out
 
 
 def test_a_terminal_shows_what_is_done_while_nothing_moves_and_a_bar_afterwards() -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
     screen = Console(file=StringIO(), force_terminal=True, width=110, color_system=None)
     live = Live(2, screen)
     live.note("fedavg, digits over 4 clients")

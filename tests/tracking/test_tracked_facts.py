@@ -108,7 +108,7 @@ def test_clients_are_a_table_and_figures_are_among_the_charts(tracked: rayfl.Res
 
 def test_a_run_says_what_it_is_and_where_it_comes_from(tracked: rayfl.Result) -> None:
     tags = run_of(tracked).data.tags
-    assert tags["mlflow.note.content"].startswith("Fedavg, digits over 4 clients, iid, noise")
+    assert tags["mlflow.note.content"].startswith("fedavg, digits over 4 clients, iid, noise")
     assert f"rayfl run {tracked.directory}/config.yaml" in tags["mlflow.note.content"]
     assert tags["mlflow.source.type"] == "LOCAL"
     assert tags["mlflow.source.name"]
@@ -205,13 +205,18 @@ def test_the_ui_of_an_empty_folder_says_so_and_makes_nothing(tmp_path: Path) -> 
 def test_the_ui_starts_no_workers_of_mlflow_s_jobs(
     tracked: rayfl.Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import os
-
     started: list[list[str]] = []
-    monkeypatch.delenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", raising=False)
-    monkeypatch.setattr(os, "execv", lambda program, words: started.append(words))
+    seen: dict[str, str] = {}
+
+    def serve(words: list[str], environment: dict[str, str]) -> int:
+        started.append(words)
+        seen.update(environment)
+        return 0
+
+    monkeypatch.setattr("rayfl.tracking.ui_server.serve_until_stopped", serve)
     words = ["ui", "-o", str(tracked.config.output), "--port", "5099"]
     done = CliRunner().invoke(cli.rayfl, words, catch_exceptions=False)
-    assert os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    assert seen["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    assert "PATH" in seen
     assert started[0][-4:] == ["--host", "127.0.0.1", "--port", "5099"]
     assert "mine: http://127.0.0.1:5099/#/experiments/" in done.output
