@@ -143,9 +143,9 @@ class ClientActor:
             self.executor.updates.free(number)
             self.states.pop(number, None)
 
-    def listen(self, key: bytes) -> str:
-        """The address of a line on which `run` is called."""
-        return serve_method(self.run, key)
+    def listen(self, key: bytes, folder: str) -> str:
+        """The address, in a folder of the caller's, of a line on which `run` is called."""
+        return serve_method(self.run, key, folder)
 
     def collect(self, number: int, clients: Sequence[ClientId]) -> tuple[object, ...]:
         """The state that clients of a map left, each an object of its own, which a neighbour may
