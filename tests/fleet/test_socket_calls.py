@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -221,23 +222,40 @@ def test_a_class_of_a_notebook_comes_back() -> None:
 
 
 def test_a_stranger_is_refused() -> None:
-    address = serve_method(np.negative, b"k" * KEY_BYTES)
     with socket.socket(socket.AF_UNIX) as line:
-        line.connect(address)
+        meet(line, np.negative, b"k" * KEY_BYTES)
         line.sendall(b"x" * KEY_BYTES)
         with pytest.raises((EOFError, ConnectionError)):
             receive_message(line)
 
 
-def test_nothing_of_a_line_stays_on_the_disk() -> None:
-    key = b"k" * KEY_BYTES
-    address = serve_method(np.negative, key)
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(address)
-        line.sendall(key)
-        send_message(line, ray.cloudpickle.dumps((1,)))
-        assert receive_message(line) == (True, -1)
-        assert not Path(address).parent.exists()
+class _Actor:
+    """Answers a call for a line as an actor does, or is killed meanwhile."""
+
+    def __init__(self, dies: bool) -> None:
+        self.dies = dies
+        self.listen = self
+        self.folder = ""
+
+    def remote(self, key: bytes, folder: str) -> Any:
+        self.folder = folder
+        if self.dies:
+            return ray.put(f"{folder}/nobody")
+        return ray.put(serve_method(np.negative, key, folder))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_nothing_of_a_line_stays_on_the_disk(cluster: None, dies: bool) -> None:
+    actor: Any = _Actor(dies)
+    if dies:
+        with pytest.raises(PlaceDied):
+            SocketLine(actor)
+    else:
+        line = SocketLine(actor)
+        send_message(line.socket, ray.cloudpickle.dumps((1,)))
+        assert receive_message(line.socket) == (True, -1)
+    assert actor.folder
+    assert not Path(actor.folder).exists()
 
 
 def hear_answer(line: socket.socket) -> Any:
@@ -248,9 +266,15 @@ def called(method: Any) -> socket.socket:
     """The near end of a line to a method of this process."""
     key = b"k" * KEY_BYTES
     line = socket.socket(socket.AF_UNIX)
-    line.connect(serve_method(method, key))
+    meet(line, method, key)
     line.sendall(key)
     return line
+
+
+def meet(line: socket.socket, method: Any, key: bytes) -> None:
+    """Connect to a far end in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        line.connect(serve_method(method, key, folder))
 
 
 def test_a_line_needs_its_actor(cluster: None) -> None:

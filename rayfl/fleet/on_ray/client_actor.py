@@ -154,9 +154,9 @@ class ClientActor:
             self.executor.updates.free(number)
             self.states.pop(number, None)
 
-    def listen(self, key: bytes) -> str:
-        """The address of a line on which `run` is called."""
-        return serve_method(self.run, key)
+    def listen(self, key: bytes, folder: str) -> str:
+        """The address, in a folder of the caller's, of a line on which `run` is called."""
+        return serve_method(self.run, key, folder)
 
     def take_board(self, board: list[ActorHandle]) -> None:
         """Know where to leave word of visits that are over their time."""

@@ -21,8 +21,8 @@ import tempfile
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 import ray
@@ -49,15 +49,16 @@ class SocketLine:
 
     def __init__(self, actor: ActorHandle) -> None:
         key = secrets.token_bytes(KEY_BYTES)
-        (address,) = gather_answers([actor.listen.remote(key)])
-        self.socket = socket.socket(socket.AF_UNIX)
-        # Whoever drops a line hangs up.
-        weakref.finalize(self, self.socket.close)
-        try:
-            self.socket.connect(address)
-            self.socket.sendall(key)
-        except OSError as error:
-            raise PlaceDied.shown_by(error) from None
+        with _make_meeting_place() as folder:
+            (address,) = gather_answers([actor.listen.remote(key, folder)])
+            self.socket = socket.socket(socket.AF_UNIX)
+            # Whoever drops a line hangs up.
+            weakref.finalize(self, self.socket.close)
+            try:
+                self.socket.connect(address)
+                self.socket.sendall(key)
+            except OSError as error:
+                raise PlaceDied.shown_by(error) from None
         self.owes = False
 
     def call(self, arguments: Sequence[object]) -> SocketAnswer:
@@ -127,10 +128,22 @@ def wait_for_socket(answers: Sequence[SocketAnswer]) -> SocketAnswer:
 # -- the far end -----------------------------------------------------------------------------------
 
 
-def serve_method(method: Callable[..., object], key: bytes) -> str:
-    """The address of a line's far end; a thread calls `method` there, until the near end hangs
-    up."""
-    folder = tempfile.mkdtemp(prefix="rayfl-")  # nobody else may enter it
+@contextmanager
+def _make_meeting_place() -> Iterator[str]:
+    """A folder for a line's address, which nobody else may enter.
+
+    It is the near end's, and goes when the ends have met or never will: an actor that is killed
+    meanwhile cannot clear up."""
+    folder = tempfile.mkdtemp(prefix="rayfl-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve_method(method: Callable[..., object], key: bytes, folder: str) -> str:
+    """The address of a line's far end, in a folder that the near end has made; a thread calls
+    `method` there, until the near end hangs up."""
     address = f"{folder}/line"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
@@ -139,8 +152,6 @@ def serve_method(method: Callable[..., object], key: bytes) -> str:
     def attend() -> None:
         with listener:
             line, _ = listener.accept()
-        # Two ends that have met need no name, and so nothing stays behind, however they end.
-        shutil.rmtree(folder, ignore_errors=True)
         with line, suppress(*LINE_ENDS):
             if not hmac.compare_digest(receive_exactly(line, KEY_BYTES), key):
                 return
