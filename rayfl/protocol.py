@@ -432,20 +432,11 @@ class Algorithm:
     """A method. Subclasses are frozen dataclasses (`@component`) whose fields are hyper-parameters.
 
     The class variables say what the method asks of the experiment, so that it can be refused before
-    the first round. What its functions are given:
-
-    Parameters
-    ----------
-    fleet
-        The clients, the server and the places where phases run.
-    state
-        What the method carries from round to round: `init` makes it, `round` returns the next one.
-    t
-        The round, from 0.
-    client
-        Whose model is asked for, where models are `personal`; else None.
-    blueprint
-        Builds the configured network.
+    the first round. Its functions are given `fleet`: the clients, the server and the places where
+    phases run; `state`: what the method carries from round to round; `t`: the round, from 0;
+    `client`: whose model is asked for where models are `personal`, else None; `blueprint`: what
+    builds the configured network; `training`: the run's rounds, participation and local settings;
+    `clients`: how many there are.
     """
 
     citation: ClassVar[str] = ""
@@ -473,15 +464,7 @@ class Algorithm:
 
     def list_warnings(self, training: Training, clients: int) -> Iterator[str]:
         """What this method promises and does not do in a run like this one, a sentence each; told
-        before the first round.
-
-        Parameters
-        ----------
-        training
-            The run's rounds, participation and local settings.
-        clients
-            How many clients there are.
-        """
+        before the first round."""
         yield from ()
 
     def network(self, blueprint: Blueprint) -> torch.nn.Module:
