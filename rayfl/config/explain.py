@@ -17,6 +17,7 @@ from rayfl.secrets import STARS, is_secret_name
 UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 SHOWN = 8
 LONGEST_PATH = 200
+LONGEST_RULE = 1000
 
 
 def explain_errors(
@@ -53,7 +54,9 @@ def phrase_problem(item: Mapping[str, Any], model: type[BaseModel], settings: An
         )
     if item["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{path} is required and missing"
-    rule = item["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    said = item["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    # A component's own rule may quote what was written.
+    rule = said if len(said) <= LONGEST_RULE else f"{said[:LONGEST_RULE]}..."
     hint = (
         suggest_nearest(item["input"], list_choices(item)) if isinstance(item["input"], str) else ""
     )

@@ -52,7 +52,8 @@ def describe_component(config: Config, slot: str) -> str:
         The setting that holds the component.
     """
     name = config.name_of(slot).rpartition(":")[2]
-    changed = _list_changed(getattr(config, slot), config.model_dump(mode="json")[slot])
+    # Without secrets: this goes onto screens and into names.
+    changed = _list_changed(getattr(config, slot), config.resolved()[slot])
     told = [
         _show_value(value) if key in LEADING else f"{key}={_show_value(value)}"
         for key, value in changed.items()

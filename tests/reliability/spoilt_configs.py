@@ -7,6 +7,7 @@ tries as many, and the hostile ones besides, and writes its tally."""
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -89,10 +90,10 @@ def _spoil_tree(tree: Tree, rng: random.Random) -> None:
     way = rng.random()
     places = list(_places_of(tree))
     if way < 0.55 and places:
-        _put(tree, rng.choice(places), rng.choice(ODD))
+        _put(tree, rng.choice(places), copy.deepcopy(rng.choice(ODD)))
     elif way < 0.8:
         below = () if rng.random() < 0.4 else (rng.choice(BELOW),)
-        _put(tree, (rng.choice(KEYS), *below), rng.choice(ODD))
+        _put(tree, (rng.choice(KEYS), *below), copy.deepcopy(rng.choice(ODD)))
     elif places:
         *above, last = rng.choice(places)
         inner: Any = tree

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rayfl.config.schema import load_config
+from rayfl.config.schema import load_config, validate_config
 from rayfl.errors import ConfigError
 from tests.reliability.forked import PASSED, REFUSED, try_cases
 from tests.reliability.spoilt_configs import (
@@ -19,6 +19,7 @@ from tests.reliability.spoilt_configs import (
     list_hostile,
     load_all,
     load_hostile,
+    spoil_text,
     try_spoilt,
 )
 
@@ -64,3 +65,14 @@ def test_the_sentence_says_what_is_wrong(tmp_path: Path, name: str, said: str) -
     path = list_hostile()[name](tmp_path)
     with pytest.raises(ConfigError, match=said):
         load_config(path)
+
+
+def test_a_number_is_always_the_same_configuration() -> None:
+    first = [spoil_text(3, number) for number in range(30)]
+    assert [spoil_text(3, number) for number in reversed(range(30))] == first[::-1]
+
+
+def test_a_rule_that_quotes_what_was_written_is_cut_short() -> None:
+    with pytest.raises(ConfigError, match=r"partition\.tasks: tasks is one of") as refusal:
+        validate_config({"partition": {"name": "tasks", "tasks": "x" * 200_000}})
+    assert len(str(refusal.value)) < 2000
