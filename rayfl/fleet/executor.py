@@ -29,7 +29,7 @@ from rayfl.fleet.stacking import (
 from rayfl.fleet.streams import Streams, StreamsOfPlace
 from rayfl.fleet.sums.exact_sums import CHUNK
 from rayfl.fleet.sums.updates import UpdateId, Updates
-from rayfl.fleet.watch import Watch, say_overdue
+from rayfl.fleet.watch import VisitWatch, say_overdue
 from rayfl.protocol import (
     REPORT_LIMIT,
     SERVER,
@@ -140,7 +140,7 @@ class Executor:
         self.policy = StackingPolicy(learner)
         self.updates = Updates()
         self.features: dict[str, NDArray[np.float32]] = {}
-        self.watch = Watch(say_overdue)
+        self.watch = VisitWatch(say_overdue)
         # Last of all: what this place has taken by now is not a visit's.
         self.memory = MemoryLimit(memory_bytes) if memory_bytes else None
 

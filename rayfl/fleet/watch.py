@@ -44,7 +44,7 @@ class _Visit(NamedTuple):
     thread: int
 
 
-class Watch:
+class VisitWatch:
     """Looks, in a thread of its own, at how long the present visit takes.
 
     Parameters
@@ -59,45 +59,56 @@ class Watch:
         self._tell = tell
         self._fatal = fatal
         self._visit: _Visit | None = None
+        self._told: _Visit | None = None
+        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def over(self, clients: Sequence[ClientId], limit: float) -> Iterator[None]:
-        """Watch what is done inside: a visit, or those of clients that are trained together."""
+        """Look at what is done inside: a visit, or those of clients that are trained together."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
             self._thread.start()
         seconds = limit * len(clients)
         due = time.monotonic() + seconds
-        self._visit = _Visit(clients, limit, due, threading.get_ident())
+        self._visit = visit = _Visit(clients, limit, due, threading.get_ident())
         self._wake.set()
         if self._fatal:
             faulthandler.dump_traceback_later(2 * seconds + GRACE_SECONDS, exit=True)
         try:
             yield
         finally:
+            with self._lock:
+                self._visit = None
+                overdue = self._told is visit
+            if self._fatal and overdue:
+                # It is told of, and so this process ends: nothing of it may be answered.
+                threading.Event().wait()
             if self._fatal:
                 faulthandler.cancel_dump_traceback_later()
-            self._visit = None
 
     def _look(self) -> None:
-        told: _Visit | None = None
         while True:
             self._wake.wait()
+            # Cleared first: who begins a visit now is seen at the next look.
+            self._wake.clear()
             visit = self._visit
-            if visit is None or visit is told:
-                # Cleared first: who begins a visit now is seen at the next look.
-                self._wake.clear()
+            while visit is not None and visit is not self._told:
+                left = visit.due - time.monotonic()
+                if left <= 0:
+                    self._tell_of(visit)
+                else:
+                    time.sleep(min(left, LONGEST_LOOK, max(visit.limit / LOOKS, 0.01)))
                 visit = self._visit
-                if visit is None or visit is told:
-                    continue
-            left = visit.due - time.monotonic()
-            if left <= 0:
-                told = visit
-                self._tell(Overdue(visit.clients, visit.limit, find_place(visit.thread)))
-            else:
-                time.sleep(min(left, LONGEST_LOOK, max(visit.limit / LOOKS, 0.01)))
+
+    def _tell_of(self, visit: _Visit) -> None:
+        """Unless it has ended in this moment."""
+        with self._lock:
+            if self._visit is not visit:
+                return
+            self._told = visit
+        self._tell(Overdue(visit.clients, visit.limit, find_place(visit.thread)))
 
 
 def say_overdue(overdue: Overdue) -> None:

@@ -21,7 +21,7 @@ from rayfl.fleet.executor import Done, find_peak
 from rayfl.fleet.memory import MemoryLimit, is_out_of_memory, measure_own_memory
 from rayfl.fleet.safeguards import LEAST_VISITS, Safeguards, Unfinished, VisitTimes
 from rayfl.fleet.sums.updates import clip_vector
-from rayfl.fleet.watch import Overdue, Watch
+from rayfl.fleet.watch import Overdue, VisitWatch
 from tests.fleet import phases
 
 GB = 10**9
@@ -69,7 +69,7 @@ def test_a_watch_tells_once_of_each_visit_that_is_overdue() -> None:
         told.append(overdue)
         heard.release()
 
-    watch = Watch(hear)
+    watch = VisitWatch(hear)
     for clients in ([3], [4, 5]):
         with watch.over([9], 1000.0):
             pass
@@ -82,10 +82,24 @@ def test_a_watch_tells_once_of_each_visit_that_is_overdue() -> None:
     assert not heard.acquire(timeout=0.1)
 
 
+def test_a_visit_that_is_told_of_is_never_answered() -> None:
+    """Though it ends before the process does: it would be in time for one, and late for another."""
+    source = (
+        "import os, threading, time; from rayfl.fleet.watch import VisitWatch\n"
+        "told = threading.Event()\n"
+        "def end(overdue): told.set(); time.sleep(0.3); os._exit(7)\n"
+        "with VisitWatch(end, fatal=True).over([3], 0.05):\n"
+        "    told.wait()\n"
+        "print('answered', flush=True)"
+    )
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (7, "")
+
+
 def test_what_holds_pythons_lock_is_ended_all_the_same() -> None:
     source = (
         "import re; from rayfl.fleet import watch; watch.GRACE_SECONDS = 0.2\n"
-        "with watch.Watch(print, fatal=True).over([3], 0.2):\n"
+        "with watch.VisitWatch(print, fatal=True).over([3], 0.2):\n"
         "    re.match('(a+)+$', 'a' * 60 + 'b')"
     )
     ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
@@ -193,4 +207,4 @@ def test_a_clipped_vector_is_as_large_as_told_and_points_where_it_did(
     assert clipped.dtype == np.float32
     assert find_peak(clipped) == pytest.approx(share * peak, rel=1e-6)
     assert np.array_equal(vector, kept)
-    assert np.array_equal(clipped >= 0, vector >= 0)
+    assert np.array_equal(np.signbit(clipped), np.signbit(vector))

@@ -28,7 +28,7 @@ from rayfl.fleet.sums.early_sums import ExpectedMeans, MadeSums
 from rayfl.fleet.sums.exact_sums import Grid, Partial, finish_mean, merge_partials, whole_sum
 from rayfl.fleet.sums.shared_memory import Opened, Page, Pages
 from rayfl.fleet.sums.updates import NamedVectors, UpdateId
-from rayfl.fleet.watch import Overdue, Watch
+from rayfl.fleet.watch import Overdue, VisitWatch
 from rayfl.protocol import ClientId, Vector
 
 log = logging.getLogger("rayfl")
@@ -63,7 +63,7 @@ class ClientActor:
             torch.cuda.set_per_process_memory_fraction(pinned.gpus)
         memory = spec.safeguards.memory_bytes
         self.executor = Executor(holdings, spec.make_learner(), spec.streams, memory)
-        self.executor.watch = Watch(self._leave_overdue, fatal=True)
+        self.executor.watch = VisitWatch(self._leave_overdue, fatal=True)
         self.executor.learner.fresh = self.pages.vector
         self.calls = 0
 

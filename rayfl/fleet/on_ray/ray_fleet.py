@@ -213,6 +213,7 @@ class RayFleet(BaseFleet):
     def _note_death(self, flight: MapInFlight, call: CallInFlight, error: PlaceDied) -> None:
         """See to it that what a dead actor was to do is done, and find out why it died."""
         overdue = None if self.board is None else read_notice(self.board, call.place)
+        # Of those that are trained together nobody knows whose doing it was.
         if overdue is not None and len(overdue.clients) == 1:
             flight.note_overdue(call, overdue)
         else:
