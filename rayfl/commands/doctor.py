@@ -87,8 +87,9 @@ def guard_check(
         return Check(what, True, look())
     except Exception as error:
         uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-        found = f"{type(error).__name__}: {describe_error(error, uri)}"
-        return Check(what, False, found, remedy)
+        kind = type(error).__name__
+        said = describe_error(error, uri)
+        return Check(what, False, kind if said == kind else f"{kind}: {said}", remedy)
 
 
 def _check_python() -> Check:

@@ -279,7 +279,9 @@ def _refuse_place(uri: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         rule = "checkpoints need a writable place"
         got = f"{mask_secrets(uri)} ({describe_error(error, uri)})"
-        remedy = "Set checkpoint.uri; what it has of user and password is percent-encoded."
+        remedy = "Set checkpoint.uri."
+        if "@" in uri:
+            remedy += " What it has of user and password is percent-encoded."
         # The error itself may name credentials, and travels between processes with its cause.
         raise StorageError(broken(rule, got, remedy)) from None
 
