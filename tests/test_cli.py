@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from rayfl import cli
+from rayfl.commands.doctor import check_store
 from rayfl.commands.listings import LISTINGS
 from rayfl.commands.registries import find_registry
 from rayfl.commands.run import choose_metrics
@@ -392,3 +393,24 @@ def test_configurations_of_ones_own_come_before_those_of_the_package(home: Path)
     (home / "configs").mkdir()
     (home / "configs" / "quickstart.yaml").write_text("clients: 3")
     assert yaml.safe_load(invoked("config", "configs/quickstart.yaml"))["clients"] == 3
+
+
+@pytest.mark.slow
+def test_every_command_looks_at_the_store_that_the_environment_names(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///{home / 'store' / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setattr(os, "execv", lambda path, words: None)
+    assert uri in invoked("ui")
+    assert uri in invoked("sync")
+    assert uri in check_store(home / "outputs")
+    assert not (home / "outputs").exists()
+
+
+def test_a_key_that_is_written_as_an_option_is_told_how_it_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, said = refused(capsys, "run", "quickstart", "--rounds", "5")
+    assert code == 2
+    assert "Settings are written without dashes: training.rounds=VALUE." in said

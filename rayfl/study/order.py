@@ -14,6 +14,7 @@ from typing import Any
 
 from rayfl.config.files import put_setting
 from rayfl.config.schema import default_output
+from rayfl.config.shipped import shipped_folder
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.federation.datasets import find_data_root
 from rayfl.secrets import mask_secrets
@@ -146,10 +147,15 @@ def _write_seeds(seeds: tuple[int, ...]) -> str:
 
 
 def shorten_path(path: Path, root: Path) -> str:
-    """A path as one would type it in a folder."""
+    """A path as one would type it in a folder; of what comes with rayfl, its name."""
     whole = path.expanduser().absolute()
     here = root.absolute()
-    return os.path.relpath(whole, here) if whole.is_relative_to(here) else str(whole)
+    if whole.is_relative_to(here):
+        return os.path.relpath(whole, here)
+    shipped = shipped_folder()
+    if whole.is_relative_to(shipped):
+        return whole.relative_to(shipped).with_suffix("").as_posix()
+    return str(whole)
 
 
 def fill_placeholders(value: Any, seed: int) -> Any:

@@ -33,6 +33,16 @@ def message(settings: Mapping[str, Any]) -> list[str]:
         ({"training": {"lr": -1}}, "training.lr: must be greater than or equal to 0; got -1"),
         ({"clients": 0}, "clients: must be greater than or equal to 1; got 0"),
         (
+            {"round": 5},
+            "round is not a known key. Did you mean 'training.rounds'? Known here: "
+            + ", ".join(known_keys(Config, {}, [])),
+        ),
+        (
+            {"clients": 3, "training": {"clients_per_round": 4}},
+            "the configuration: training.clients_per_round is at most clients (3); got 4. Lower "
+            "it, or set more clients",
+        ),
+        (
             {"clients": 2.5},
             "clients: must be a valid integer, got a number with a fractional part; got 2.5",
         ),

@@ -60,7 +60,8 @@ class Folder(OnDisk):
 
     @property
     def remedy(self) -> str:
-        return "Set data.path to your folder of images, which has a folder a class"
+        fetched = f"`rayfl data get {self.folder} --from ARCHIVE`"
+        return f"Set data.path to your images, which lie in a folder a class; or run {fetched}"
 
     def load(self, root: Path) -> Dataset:
         folder = self.where(root)
