@@ -82,7 +82,7 @@ class Teller:
 # -- rates -----------------------------------------------------------------------------------------
 
 
-class Sight(NamedTuple):
+class RoundView(NamedTuple):
     """How far a run is, and what there is to say of it."""
 
     done: int
@@ -120,7 +120,7 @@ class RoundClock:
         self.best: float | None = None
         self.latest: dict[str, float] = {}
 
-    def read(self, record: Mapping[str, Any]) -> Sight:
+    def read(self, record: Mapping[str, Any]) -> RoundView:
         """What one more round says."""
         done = int(record["round"])
         metrics = record["metrics"]
@@ -137,7 +137,7 @@ class RoundClock:
         left = (self.rounds - done) * seconds / max(counted, 1)
         bound = "at most " if self.first[0] == done else ""
         rate = clients / max(seconds, 1e-9)
-        return Sight(
+        return RoundView(
             done,
             self.rounds,
             self._tell_facts(rate),
@@ -201,7 +201,7 @@ class Live:
         self.about: str | None = None
         self.phase = ""
         self.since = time.monotonic()
-        self.sight: Sight | None = None
+        self.sight: RoundView | None = None
         self.live = RichLive(get_renderable=self._draw, console=console, refresh_per_second=8)
         self.live.start()
 
@@ -231,7 +231,7 @@ class Live:
             return self.spinner
         return "" if self.sight is None else self._draw_bar(self.sight, waited)
 
-    def _draw_bar(self, sight: Sight, waited: float) -> RenderableType:
+    def _draw_bar(self, sight: RoundView, waited: float) -> RenderableType:
         from rich.text import Text
 
         # A round that is over does not go on.
@@ -260,7 +260,7 @@ class InNotebook:
         self.clock = RoundClock(rounds)
         self.html = HTML
         self.about: str | None = None
-        self.sight: Sight | None = None
+        self.sight: RoundView | None = None
         self.drawn = 0.0
         self.handle = display(HTML(""), display_id=True)
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 
-class _CallableRoom(ModuleType):
+class _CallableStudies(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run a study: see `rayfl.study.whole.study`."""
         from rayfl.study.whole import study
@@ -19,4 +19,4 @@ class _CallableRoom(ModuleType):
         return study(*args, **kwargs)
 
 
-sys.modules[__name__].__class__ = _CallableRoom
+sys.modules[__name__].__class__ = _CallableStudies
