@@ -225,6 +225,16 @@ class Replies(Mapping[ClientId, Report]):
         """
         raise NotImplementedError
 
+    def start(self, key: str | None = None) -> Ref:
+        """The model that every one of these clients began with: the input of the update's name.
+
+        Parameters
+        ----------
+        key
+            Which of the named updates; not needed where there is one.
+        """
+        raise NotImplementedError
+
     def mean(self, weights: Mapping[ClientId, float], key: str | None = None) -> Ref:
         """The weighted mean of updates: the same bits wherever they lie.
 
