@@ -13,6 +13,7 @@ from rayfl.component import Count, neutral, slot
 from rayfl.errors import broken
 from rayfl.federation.dataset import Loader
 from rayfl.federation.datasets import DATASETS
+from rayfl.federation.hostile import HOSTILITIES, Hostility
 from rayfl.federation.interfaces import Noise, Partition
 from rayfl.federation.noise import NOISES
 from rayfl.federation.partition import PARTITIONS
@@ -28,6 +29,7 @@ AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().abs
 _LoaderSlot = Annotated[Loader, slot(DATASETS)]
 _PartitionSlot = Annotated[Partition, slot(PARTITIONS)]
 _NoiseSlot = Annotated[Noise, slot(NOISES)]
+_HostilitySlot = Annotated[Hostility, slot(HOSTILITIES)]
 
 # What belongs to one machine, or names the whole instead of describing it.
 _NOT_RECORDED = {"data_root", "scenario"}
@@ -46,6 +48,7 @@ class FederationPlan(BaseModel):
               absent
     public_data  a dataset that `split.public` is taken from in place of the clients' own; its
               images come without labels, at the clients' size
+    hostile   clients that mean harm, by kind: `{name: sign_flip, clients: 0.2}`; null for none
     scenario  a saved scenario to use exactly as it is; the keys that it was built from need not be
               written again, and may not contradict it
     """
@@ -62,6 +65,7 @@ class FederationPlan(BaseModel):
     noise: _NoiseSlot = default_component("none")
     labelled_noise: _NoiseSlot = default_component("none")
     public_noise: _NoiseSlot = default_component("none")
+    hostile: Annotated[_HostilitySlot | None, neutral(None)] = None
     scenario: AbsolutePath | None = None
 
     def recorded(self) -> dict[str, Any]:

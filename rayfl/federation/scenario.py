@@ -25,8 +25,10 @@ from rayfl.federation.arrays import Bools, Floats, Ints
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import find_data_root
+from rayfl.federation.hostile import Attack, draw_attack
 from rayfl.federation.interfaces import Assignment, Noise, Pool, Truth
 from rayfl.federation.public_images import PublicImages, draw_public_images
+from rayfl.federation.scenario_checks import check_lengths, check_values, refuse_foreign_tasks
 from rayfl.federation.scenario_store import (
     make_header,
     make_tables,
@@ -41,7 +43,16 @@ if TYPE_CHECKING:
 
     from rayfl.federation.plan import FederationPlan
 
-STREAMS = ("split", "partition", "noise", "labelled_noise", "public_noise", "test", "public_data")
+STREAMS = (
+    "split",
+    "partition",
+    "noise",
+    "labelled_noise",
+    "public_noise",
+    "test",
+    "public_data",
+    "hostile",
+)
 """The kinds of decision that have random numbers of their own. Append only: the place is part of
 the seed."""
 
@@ -72,6 +83,7 @@ class Scenario:
     tasks    per client the classes it is meant to learn, where the partition has a notion of it
     test     rows of the dataset's test set, or None for all of it
     public   images of another dataset that are the server's public set, or None
+    attack   who is hostile, and which rows they poisoned; None where nobody is
     plan     the settings it was built from, for the record; not part of the hash
     """
 
@@ -85,11 +97,12 @@ class Scenario:
     tasks: TaskList | None = None
     test: Ints | None = None
     public: PublicImages | None = None
+    attack: Attack | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_lengths(self)
-        _check_values(self)
+        check_lengths(self)
+        check_values(self)
         for name in ("owner", "given", "true", "nominal", "test"):
             array = getattr(self, name)
             if array is not None:
@@ -202,6 +215,7 @@ class Scenario:
             self.test is None,
             # Nothing at all where there is none: hashes of stored scenarios stay.
             *([] if self.public is None else [self.public.sha256]),
+            *([] if self.attack is None else [self.attack.name, self.attack.clients.tolist()]),
         ]
         digest = hashlib.sha256(json.dumps(facts).encode())
         arrays = (
@@ -210,6 +224,7 @@ class Scenario:
             (self.true, "<i8"),
             (self.test, "<i8"),
             (None if self.public is None else self.public.rows, "<i8"),
+            (None if self.attack is None else self.attack.rows, "<i8"),
         )
         for array, dtype in arrays:
             if array is not None:
@@ -267,50 +282,6 @@ class Scenario:
             remedy = "Its files were changed or mixed up; build it again."
             raise DataError(broken(rule, found.sha256, remedy))
         return found
-
-
-def _check_lengths(scenario: Scenario) -> None:
-    """Every per-sample array covers the training set, every per-client one the clients."""
-    samples = len(scenario.owner)
-    for name in ("given", "true"):
-        labels = getattr(scenario, name)
-        if labels is not None and len(labels) != samples:
-            raise DataError(broken(f"scenario: one {name} label a sample ({samples})", len(labels)))
-    tasks = scenario.tasks
-    if tasks is not None and len(tasks) != scenario.clients:
-        rule = f"scenario: one task a client ({scenario.clients})"
-        raise DataError(broken(rule, len(tasks)))
-
-
-def _check_values(scenario: Scenario) -> None:
-    """Owners are roles or clients, labels and tasks are classes, rates are shares."""
-    classes = len(scenario.classes)
-    check_bounds("scenario: owner lies", scenario.owner, min(Role), scenario.clients, "sample")
-    check_bounds("scenario: given lies", scenario.given, 0, classes, "sample")
-    if scenario.true is not None:
-        check_bounds("scenario: true lies", scenario.true, 0, classes, "sample")
-    if scenario.tasks is not None:
-        _refuse_foreign_tasks("scenario: a task", scenario.tasks, classes)
-    rates = scenario.nominal
-    # What is computed from a matrix of probabilities may miss 0 and 1 by a rounding.
-    outside = np.flatnonzero((rates < -1e-9) | (rates > 1 + 1e-9))
-    if len(outside):
-        client = int(outside[0])
-        rule = "scenario: nominal lies in [0, 1]"
-        raise DataError(broken(rule, f"{rates[client]} at client {client}"))
-
-
-def _refuse_foreign_tasks(
-    what: str,
-    tasks: TaskList,
-    classes: int,
-) -> None:
-    """Refuse a task with a class that does not exist; a negative one would count from the end."""
-    for client, task in enumerate(tasks):
-        for c in task:
-            if not 0 <= c < classes:
-                rule = f"{what} names classes in [0, {classes})"
-                raise DataError(broken(rule, f"{c} for client {client}"))
 
 
 def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]:
@@ -379,6 +350,16 @@ def build_scenario(
             view = _view_truth(dataset, rows, np.zeros_like(rows), 1)
             _corrupt_labels(given, noise, view, open_stream(seed, name))
     recorded = plan.recorded()
+    kind = "" if plan.hostile is None else recorded["hostile"]["name"]
+    attack = draw_attack(
+        plan.hostile,
+        kind,
+        given,
+        owner.astype(np.int64),
+        plan.clients,
+        len(classes),
+        open_stream(seed, "hostile"),
+    )
     return Scenario(
         dataset=DatasetReference(dataset.name, recorded["data"], dataset.sha256),
         classes=classes,
@@ -390,6 +371,7 @@ def build_scenario(
         tasks=dealt.tasks,
         test=_cap_test(plan, dataset, seed),
         public=foreign,
+        attack=attack,
         plan=recorded,
     )
 
@@ -440,7 +422,7 @@ def _deal_pool(
     dealt = plan.partition.assign(pool, rng)
     _refuse_outside("a partition's owner", dealt.owner, len(rows), Role.UNUSED, plan.clients)
     if dealt.tasks is not None:
-        _refuse_foreign_tasks("a partition's task", dealt.tasks, classes)
+        refuse_foreign_tasks("a partition's task", dealt.tasks, classes)
     return dealt
 
 

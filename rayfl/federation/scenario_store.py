@@ -16,6 +16,7 @@ import numpy as np
 from rayfl.errors import DataError, StorageError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds, check_whole
+from rayfl.federation.hostile.base import Attack
 from rayfl.federation.public_images import PublicImages
 from rayfl.federation.split import Role
 
@@ -131,7 +132,9 @@ def _read_table(path: Path, columns: Sequence[str]) -> dict[str, Any]:
 def make_header(scenario: Scenario) -> dict[str, Any]:
     """What the JSON of the artefact of `scenario` says."""
     public = scenario.public
-    named = {} if public is None else {"public": _describe_public(public)}
+    named: dict[str, Any] = {} if public is None else {"public": _describe_public(public)}
+    if scenario.attack is not None:
+        named["attack"] = _describe_attack(scenario.attack)
     return {
         **named,
         "sha256": scenario.sha256,
@@ -149,6 +152,11 @@ def make_header(scenario: Scenario) -> dict[str, Any]:
 def _describe_public(public: PublicImages) -> dict[str, Any]:
     """Which dataset the public set is taken from; its rows are a table."""
     return {"name": public.name, "spec": dict(public.spec), "sha256": public.sha256}
+
+
+def _describe_attack(attack: Attack) -> dict[str, Any]:
+    """Who is hostile; the rows that they poisoned are a table."""
+    return {"name": attack.name, "clients": attack.clients.tolist()}
 
 
 def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
@@ -174,6 +182,8 @@ def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
         tables["test"] = {"index": scenario.test}
     if scenario.public is not None:
         tables["public"] = {"index": scenario.public.rows}
+    if scenario.attack is not None:
+        tables["poisoned"] = {"index": scenario.attack.rows}
     return tables
 
 
@@ -214,6 +224,7 @@ def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         "tasks": tuple(map(tuple, clients["tasks"].to_pylist())) if tasks else None,
         "test": _read_rows(directory, "test") if header["test_capped"] else None,
         "public": _read_public(directory, header),
+        "attack": _read_attack(directory, header),
     }
 
 
@@ -222,6 +233,15 @@ def _read_public(directory: Path, header: Mapping[str, Any]) -> PublicImages | N
     if "public" not in header:
         return None
     return PublicImages(**header["public"], rows=_read_rows(directory, "public"))
+
+
+def _read_attack(directory: Path, header: Mapping[str, Any]) -> Attack | None:
+    """Who is hostile, if anybody is."""
+    if "attack" not in header:
+        return None
+    named = header["attack"]
+    clients = np.array(named["clients"], np.int64)
+    return Attack(named["name"], clients, _read_rows(directory, "poisoned"))
 
 
 def _read_rows(directory: Path, table: str) -> Ints:

@@ -26,6 +26,7 @@ from rayfl.fleet.stacking import (
 from rayfl.fleet.streams import Streams, StreamsOfPlace
 from rayfl.fleet.sums.exact_sums import CHUNK
 from rayfl.fleet.sums.updates import UpdateId, Updates
+from rayfl.fleet.tampering import Tampering
 from rayfl.protocol import (
     REPORT_LIMIT,
     SERVER,
@@ -58,6 +59,8 @@ class Holdings:
     classes: int = 0
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """A hash of each named set's rows, for what is cached about it."""
+    tampering: Tampering | None = None
+    """Which clients are hostile, and what they send."""
 
     def size(self, client: ClientId) -> int:
         return 0 if client < 0 else int(self.offsets[client + 1] - self.offsets[client])
@@ -226,11 +229,14 @@ class Executor:
             own = {key: self.resolve(value) for key, value in task.inputs.items()}
             inputs = {**inputs, **own}
         try:
-            return begin_visit(client, seed, phase(client, **inputs))
+            visit = begin_visit(client, seed, phase(client, **inputs))
         except TypeError:
             who = "the server" if task.client < 0 else f"client {task.client}"
             refuse_misfit_inputs(phase, inputs, f"{who}, round {task.t}")
             raise
+        if self.holdings.tampering is not None:
+            visit.tamper = self.holdings.tampering.begin(task, inputs)
+        return visit
 
     def _client(self, task: Task, rng: np.random.Generator) -> Client:
         """Whom a phase sees: an examined client's update is looked at by the server, which has none
@@ -286,6 +292,8 @@ def end_visit(visit: Visit, seconds: float) -> tuple[Done, Left]:
     if out.state:
         check_label_entries(visit.client, out.state)
     update = NOTHING if out.update is None else name_update(out.update)
+    if visit.tamper is not None:
+        update = visit.tamper(update)
     peaks = {name: find_peak(vector) for name, vector in update.items()}
     sizes = {name: vector.nbytes for name, vector in update.items()}
     state_bytes = (

@@ -21,6 +21,7 @@ from rayfl.fleet.executor import Holdings
 from rayfl.fleet.streams import Streams
 from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm, Shard
+from rayfl.run.hostility import let_in_hostile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -178,7 +179,7 @@ def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Hold
     if scenario.public is not None:
         sets["public"] = take_foreign_set(config, scenario.public, dataset.shape)
         fingerprints["public"] = f"{scenario.public.sha256[:16]}{hash_rows(scenario.public.rows)}"
-    return Holdings(
+    honest = Holdings(
         x=dataset.train.x,
         y=scenario.given,
         order=order,
@@ -188,6 +189,7 @@ def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Hold
         classes=len(scenario.classes),
         fingerprints=fingerprints,
     )
+    return let_in_hostile(honest, config, scenario)
 
 
 def hash_rows(rows: NDArray[np.int64]) -> str:

@@ -1,0 +1,74 @@
+"""What must hold of a scenario, whoever made it or wherever it was read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rayfl.errors import DataError, broken
+from rayfl.federation.bounds import check_bounds
+from rayfl.federation.split import Role
+
+if TYPE_CHECKING:
+    from rayfl.federation.scenario import Scenario, TaskList
+
+
+def check_lengths(scenario: Scenario) -> None:
+    """Every per-sample array covers the training set, every per-client one the clients."""
+    samples = len(scenario.owner)
+    for name in ("given", "true"):
+        labels = getattr(scenario, name)
+        if labels is not None and len(labels) != samples:
+            raise DataError(broken(f"scenario: one {name} label a sample ({samples})", len(labels)))
+    tasks = scenario.tasks
+    if tasks is not None and len(tasks) != scenario.clients:
+        rule = f"scenario: one task a client ({scenario.clients})"
+        raise DataError(broken(rule, len(tasks)))
+
+
+def check_values(scenario: Scenario) -> None:
+    """Owners are roles or clients, labels and tasks are classes, rates are shares."""
+    classes = len(scenario.classes)
+    check_bounds("scenario: owner lies", scenario.owner, min(Role), scenario.clients, "sample")
+    check_bounds("scenario: given lies", scenario.given, 0, classes, "sample")
+    if scenario.true is not None:
+        check_bounds("scenario: true lies", scenario.true, 0, classes, "sample")
+    if scenario.tasks is not None:
+        refuse_foreign_tasks("scenario: a task", scenario.tasks, classes)
+    rates = scenario.nominal
+    # What is computed from a matrix of probabilities may miss 0 and 1 by a rounding.
+    outside = np.flatnonzero((rates < -1e-9) | (rates > 1 + 1e-9))
+    if len(outside):
+        client = int(outside[0])
+        rule = "scenario: nominal lies in [0, 1]"
+        raise DataError(broken(rule, f"{rates[client]} at client {client}"))
+    _check_attack(scenario)
+
+
+def refuse_foreign_tasks(
+    what: str,
+    tasks: TaskList,
+    classes: int,
+) -> None:
+    """Refuse a task with a class that does not exist; a negative one would count from the end."""
+    for client, task in enumerate(tasks):
+        for c in task:
+            if not 0 <= c < classes:
+                rule = f"{what} names classes in [0, {classes})"
+                raise DataError(broken(rule, f"{c} for client {client}"))
+
+
+def _check_attack(scenario: Scenario) -> None:
+    """Hostile clients exist, and poisoned rows are their own."""
+    attack = scenario.attack
+    if attack is None:
+        return
+    check_bounds("scenario: hostile lies", attack.clients, 0, scenario.clients, "place")
+    check_bounds("scenario: poisoned lies", attack.rows, 0, len(scenario.owner), "place")
+    # A reference method may have taken rows away from their owner.
+    holders = scenario.owner[attack.rows]
+    strangers = attack.rows[~np.isin(holders, attack.clients) & (holders >= 0)]
+    if len(strangers):
+        rule = "scenario: poisoned rows belong to hostile clients"
+        raise DataError(broken(rule, f"row {strangers[0]}"))
