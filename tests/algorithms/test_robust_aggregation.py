@@ -237,6 +237,13 @@ def test_it_holds_up_to_its_breakdown_point_and_not_beyond(name: str) -> None:
     assert find_error(spec, too_many) > 1e4
 
 
+def test_a_far_model_does_not_end_the_iterations() -> None:
+    """The sum of distances does: of eleven clients five are so far away that it hardly falls while
+    the centre still has a long way to go."""
+    early = find_error({"name": "geometric_median", "iterations": 10}, 5)
+    assert find_error("geometric_median", 5) < 12 < early / 1e4
+
+
 def test_a_fixed_bound_holds_whoever_is_hostile() -> None:
     part = AGGREGATIONS.build({"name": "clipped_mean", "bound": 2.0})
     far = np.full((N, 30), 1e6)

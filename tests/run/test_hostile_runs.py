@@ -165,3 +165,44 @@ def test_only_visits_of_hostile_clients_are_tampered_with() -> None:
 
 def test_an_input_of_another_size_is_no_start() -> None:
     assert find_start("w", np.ones(2, np.float32), {"w": np.ones(3, np.float32)}).tolist() == [0, 0]
+
+
+WITHIN = {
+    "partition": {"name": "tasks", "tasks": [[0, 1], [2, 3]]},
+    "split": {"validation": {"per_class": 10}},
+    "training": {"rounds": 3},
+}
+
+
+def play_clustered(folder: Path, part: str) -> Outcome:
+    """Two true clusters, in each of which a host aggregates."""
+    clustered = {
+        "name": "fb_nll",
+        "clustering_encoder": "pixels",
+        "correction_encoder": "pixels",
+        "host": {"name": "fedavg", "aggregation": part},
+    }
+    plain = config_of(folder, **WITHIN).model_dump(mode="json", exclude={"method"})
+    outcome, _ = run_toy(validate_config({**plain, "method": clustered}))
+    return outcome
+
+
+def test_robust_aggregations_work_within_clusters(tmp_path: Path) -> None:
+    parts = ("mean", "median", "clipped_mean")
+    mean, median, clipped = (play_clustered(tmp_path / part, part) for part in parts)
+    assert len({mean.sha256, median.sha256, clipped.sha256}) == 3
+    assert last(median)["test/accuracy"] > 0.9
+    # Half of the five clients of a cluster, and the bound is their own median.
+    assert last(clipped)["aggregation/clipped"] == 2
+    assert last(clipped)["clusters/adjusted_rand"] == 1
+
+
+def test_scaffolds_control_variates_are_changed_as_changes(tmp_path: Path) -> None:
+    hostile = {"name": "scaled", "clients": 0.3, "scale": 0.0}
+    base = config_of(tmp_path, hostile, training={"rounds": 1}).model_dump(mode="json")
+    silent, _ = run_toy(validate_config({**base, "method": {"name": "scaffold"}}))
+    honest, _ = run_toy(
+        validate_config({**base, "hostile": None, "method": {"name": "scaffold"}}), "inline", "h"
+    )
+    assert silent.sha256 != honest.sha256
+    assert last(silent)["test/loss"] < 5

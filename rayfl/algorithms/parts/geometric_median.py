@@ -28,8 +28,9 @@ class GeometricMedian(Aggregation):
         "aggregation/distance": "The weighted mean distance of the models from the last centre that"
         " they were measured from.",
     }
-    iterations: Natural = 10
-    """Most iterations; 0 is the mean. Paper: 3, which is little where nearly half are hostile."""
+    iterations: Natural = 100
+    """Most iterations; 0 is the mean. Paper: 3, which leaves the centre far out where nearly half
+    of the weight is hostile and far away; among honest clients a few are taken."""
     smoothing: Positive = 1e-6
     """nu, the least distance. Paper: 1e-6."""
     tolerance: NonNegative = 1e-6
