@@ -142,8 +142,7 @@ class Client:
         Parameters
         ----------
         data
-            A `Shard` (`fleet.data(...)` in a phase), whose labels and features come along, or
-            images.
+            A `Shard` (`fleet.data(...)`), whose labels and features come along, or images.
         y
             Labels of the images; None leaves them without.
         """
@@ -223,6 +222,10 @@ class Replies(Mapping[ClientId, Report]):
         key
             Which of its named updates; not needed where there is one.
         """
+        raise NotImplementedError
+
+    def start(self, key: str | None = None) -> Ref:
+        """The model that all of them began with: the map's input of the update's name."""
         raise NotImplementedError
 
     def mean(self, weights: Mapping[ClientId, float], key: str | None = None) -> Ref:
@@ -380,8 +383,8 @@ class Fleet(Protocol):
         """Fetch what `ref` refers to, to the coordinator."""
 
     def data(self, name: str) -> DataRef:
-        """The set of the scenario with this name: public, validation or labelled. It arrives in a
-        phase as a `Shard`; its labels are there if the method's `needs` say so."""
+        """The set public, validation or labelled: in a phase a `Shard`, with labels if `needs` says
+        so."""
 
     def log(self, **metrics: float) -> None:
         """Measures of the method's own, into this round's metrics."""
@@ -391,8 +394,7 @@ class Fleet(Protocol):
         them with the truth (`NAME/noise_correlation`)."""
 
     def answered(self, held: str, labels: Mapping[ClientId, NDArray[Any]]) -> None:
-        """What each client's model says of the set of the name `held`, as labels of its images: the
-        experiment, which knows the truth, marks it."""
+        """What each client's model says of the set `held`, as labels: the experiment marks it."""
 
     def leave(self, name: str, array: NDArray[Any]) -> None:
         """An array worth drawing, of any shape: of those of one name a run keeps the last."""
@@ -402,8 +404,7 @@ class Fleet(Protocol):
 
 
 State = Any
-"""What a method carries from round to round: frozen dataclasses, mappings, tuples, arrays, numbers,
-text and Refs."""
+"""What a method carries: frozen dataclasses, mappings, tuples, arrays, numbers, text and Refs."""
 
 
 class Blueprint(Protocol):

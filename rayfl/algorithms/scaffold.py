@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from rayfl.algorithms.fedavg import FedAvg, Global
+from rayfl.algorithms.parts.aggregation import WeightedMean
 from rayfl.component import Positive, component
 from rayfl.errors import ConfigError, broken
 from rayfl.learn.batch_order import split_evaluation
@@ -150,6 +151,10 @@ class Scaffold(FedAvg):
 
     def check(self, fleet: Fleet) -> None:
         super().check(fleet)
+        if not isinstance(self.aggregation, WeightedMean):
+            rule = "SCAFFOLD's c is the plain mean of all c_i, and so method.aggregation is mean"
+            remedy = "Take fedavg or fedprox, whose clients leave nothing but models."
+            raise ConfigError(broken(rule, type(self.aggregation).__name__, remedy))
         optimizer = fleet.training.optimizer
         if optimizer != "sgd":
             raise ConfigError(

@@ -39,6 +39,7 @@ LISTINGS: Mapping[str, Listing] = {
     "datasets": Listing("rayfl.federation.datasets:DATASETS", "datasets"),
     "partitions": Listing("rayfl.federation.partition:PARTITIONS", "partitions"),
     "noises": Listing("rayfl.federation.noise:NOISES", "label noises"),
+    "hostilities": Listing("rayfl.federation.hostile:HOSTILITIES", "kinds of hostile clients"),
     "rates": Listing("rayfl.federation.noise:RATES", "noise rates of clients"),
     "models": Listing("rayfl.models:MODELS", "networks"),
     "encoders": Listing("rayfl.models:ENCODERS", "frozen encoders"),

@@ -23,6 +23,7 @@ from rayfl.errors import broken
 from rayfl.federation.dataset import Loader
 from rayfl.federation.datasets import DATASETS
 from rayfl.federation.datasets.on_disk import OnDisk
+from rayfl.federation.hostile import HOSTILITIES, Hostility
 from rayfl.federation.interfaces import Noise, Partition
 from rayfl.federation.label_table import LabelTable
 from rayfl.federation.noise import NOISES
@@ -42,6 +43,7 @@ _Labels = Annotated[
     Annotated[Literal["true", "given"], Tag("Word")] | Annotated[LabelTable, Tag("Table")],
     Discriminator(lambda labels: "Word" if isinstance(labels, str) else "Table"),
 ]
+_HostilitySlot = Annotated[Hostility, slot(HOSTILITIES)]
 
 # What belongs to one machine, or names the whole instead of describing it.
 _NOT_RECORDED = {"data_root", "scenario"}
@@ -62,6 +64,7 @@ class FederationPlan(BaseModel):
               as corrected ones, in place of all these
     public_data  a dataset that `split.public` is taken from in place of the clients' own; its
               images come without labels, at the clients' size
+    hostile   clients that mean harm, by kind: `{name: sign_flip, clients: 0.2}`; null for none
     scenario  a saved scenario to use exactly as it is; the keys that it was built from need not be
               written again, and may not contradict it
     """
@@ -78,6 +81,7 @@ class FederationPlan(BaseModel):
     noise: _NoiseSlot = default_component("none")
     labelled_noise: _NoiseSlot = default_component("none")
     public_noise: _NoiseSlot = default_component("none")
+    hostile: Annotated[_HostilitySlot | None, neutral(None)] = None
     scenario: AbsolutePath | None = None
 
     @property

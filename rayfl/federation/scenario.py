@@ -26,6 +26,7 @@ from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import find_data_root
 from rayfl.federation.drawing import corrupt_labels, deal_pool, find_truth, view_truth
+from rayfl.federation.hostile import Attack, draw_attack
 from rayfl.federation.label_table import LabelTable, replace_labels
 from rayfl.federation.names import SampleNames, name_dataset, open_register
 from rayfl.federation.public_images import PublicImages, draw_public_images
@@ -48,7 +49,16 @@ if TYPE_CHECKING:
 
     from rayfl.federation.plan import FederationPlan
 
-STREAMS = ("split", "partition", "noise", "labelled_noise", "public_noise", "test", "public_data")
+STREAMS = (
+    "split",
+    "partition",
+    "noise",
+    "labelled_noise",
+    "public_noise",
+    "test",
+    "public_data",
+    "hostile",
+)
 """The kinds of decision that have random numbers of their own. Append only: the place is part of
 the seed."""
 
@@ -77,6 +87,7 @@ class Scenario:
     tasks    per client the classes it is meant to learn, where the partition has a notion of it
     test     rows of the dataset's test set, or None for all of it
     public   images of another dataset that are the server's public set, or None
+    attack   who is hostile, and which rows they poisoned; None where nobody is
     plan     the settings it was built from, for the record; not part of the hash
     names    what the samples are called and where they are from, or None; not part of the hash
     client_names  what the clients are called, where the partition knows; not part of the hash
@@ -92,6 +103,7 @@ class Scenario:
     tasks: TaskList | None = None
     test: Ints | None = None
     public: PublicImages | None = None
+    attack: Attack | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
     names: SampleNames | None = None
     client_names: tuple[str, ...] | None = None
@@ -230,6 +242,7 @@ class Scenario:
             self.test is None,
             # Nothing at all where there is none: hashes of stored scenarios stay.
             *([] if self.public is None else [self.public.sha256]),
+            *([] if self.attack is None else [self.attack.name, self.attack.clients.tolist()]),
         ]
         digest = hashlib.sha256(json.dumps(facts).encode())
         arrays = (
@@ -238,6 +251,7 @@ class Scenario:
             (self.true, "<i8"),
             (self.test, "<i8"),
             (None if self.public is None else self.public.rows, "<i8"),
+            (None if self.attack is None else self.attack.rows, "<i8"),
         )
         for array, dtype in arrays:
             if array is not None:
@@ -374,6 +388,16 @@ def build_scenario(
         # What people wrote has no rate that it was meant to have.
         nominal = np.full(plan.clients, np.nan)
     recorded = plan.recorded()
+    kind = "" if plan.hostile is None else recorded["hostile"]["name"]
+    attack = draw_attack(
+        plan.hostile,
+        kind,
+        given,
+        owner.astype(np.int64),
+        plan.clients,
+        len(classes),
+        open_stream(seed, "hostile"),
+    )
     drawn = Scenario(
         dataset=DatasetReference(dataset.name, recorded["data"], dataset.sha256),
         classes=classes,
@@ -385,6 +409,7 @@ def build_scenario(
         tasks=dealt.tasks,
         test=_cap_test(plan, dataset, seed),
         public=foreign,
+        attack=attack,
         plan=recorded,
         names=name_dataset(dataset),
         client_names=dealt.names,

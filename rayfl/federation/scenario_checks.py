@@ -51,6 +51,7 @@ def check_values(scenario: Scenario) -> None:
         client = int(outside[0])
         rule = "scenario: nominal lies in [0, 1]"
         raise DataError(broken(rule, f"{rates[client]} at client {client}"))
+    _check_attack(scenario)
 
 
 def refuse_foreign_tasks(
@@ -80,3 +81,18 @@ def refuse_outside(
     if length and not (low <= values.min() and values.max() < high):
         rule = f"{what} lies in [{low}, {high})"
         raise DataError(broken(rule, f"{values.min()} to {values.max()}"))
+
+
+def _check_attack(scenario: Scenario) -> None:
+    """Hostile clients exist, and poisoned rows are their own."""
+    attack = scenario.attack
+    if attack is None:
+        return
+    check_bounds("scenario: hostile lies", attack.clients, 0, scenario.clients, "place")
+    check_bounds("scenario: poisoned lies", attack.rows, 0, len(scenario.owner), "place")
+    # A reference method may have taken rows away from their owner.
+    holders = scenario.owner[attack.rows]
+    strangers = attack.rows[~np.isin(holders, attack.clients) & (holders >= 0)]
+    if len(strangers):
+        rule = "scenario: poisoned rows belong to hostile clients"
+        raise DataError(broken(rule, f"row {strangers[0]}"))

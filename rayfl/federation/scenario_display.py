@@ -59,6 +59,9 @@ def list_scenario_facts(scenario: Scenario) -> list[tuple[str, str]]:
         if role is Role.PUBLIC and scenario.public is not None:
             value = f"{len(scenario.public.rows)} images of {scenario.public.name}"
         facts.append((role.name.lower(), value))
+    if scenario.attack is not None:
+        named = ", ".join(map(str, scenario.attack.clients.tolist())) or "none"
+        facts.append(("hostile", f"{scenario.attack.name}: {named}"))
     tested = "all" if scenario.test is None else str(len(scenario.test))
     facts.append(("test", tested))
     facts.append(("seed", str(scenario.seed)))

@@ -17,6 +17,7 @@ from rayfl.errors import DataError, StorageError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds, check_whole
 from rayfl.federation.decoding import describe_damage, refuse_undecodable
+from rayfl.federation.hostile.base import Attack
 from rayfl.federation.names import SampleNames
 from rayfl.federation.public_images import PublicImages
 from rayfl.federation.split import Role
@@ -155,6 +156,8 @@ def make_header(scenario: Scenario) -> dict[str, Any]:
         named["names"] = {"sha256": scenario.names.sha256, "sites": scenario.names.site is not None}
     if scenario.client_names is not None:
         named["client_names"] = True
+    if scenario.attack is not None:
+        named["attack"] = _describe_attack(scenario.attack)
     return {
         **named,
         "sha256": scenario.sha256,
@@ -172,6 +175,11 @@ def make_header(scenario: Scenario) -> dict[str, Any]:
 def _describe_public(public: PublicImages) -> dict[str, Any]:
     """Which dataset the public set is taken from; its rows are a table."""
     return {"name": public.name, "spec": dict(public.spec), "sha256": public.sha256}
+
+
+def _describe_attack(attack: Attack) -> dict[str, Any]:
+    """Who is hostile; the rows that they poisoned are a table."""
+    return {"name": attack.name, "clients": attack.clients.tolist()}
 
 
 def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
@@ -201,6 +209,8 @@ def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
         tables["test"] = {"index": scenario.test}
     if scenario.public is not None:
         tables["public"] = {"index": scenario.public.rows}
+    if scenario.attack is not None:
+        tables["poisoned"] = {"index": scenario.attack.rows}
     return tables
 
 
@@ -253,6 +263,7 @@ def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         "public": _read_public(directory, header),
         "names": _read_names(directory, header),
         "client_names": tuple(clients["name"].to_pylist()) if client_named else None,
+        "attack": _read_attack(directory, header),
     }
 
 
@@ -279,6 +290,15 @@ def _read_public(directory: Path, header: Mapping[str, Any]) -> PublicImages | N
     if "public" not in header:
         return None
     return PublicImages(**header["public"], rows=_read_rows(directory, "public"))
+
+
+def _read_attack(directory: Path, header: Mapping[str, Any]) -> Attack | None:
+    """Who is hostile, if anybody is."""
+    if "attack" not in header:
+        return None
+    named = header["attack"]
+    clients = np.array(named["clients"], np.int64)
+    return Attack(named["name"], clients, _read_rows(directory, "poisoned"))
 
 
 def _read_rows(directory: Path, table: str) -> Ints:

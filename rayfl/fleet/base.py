@@ -54,6 +54,8 @@ log = logging.getLogger("rayfl")
 
 TEST_SET = "test"
 """The set that only the experiment's own evaluation sees."""
+STAMPED_SET = "test_stamped"
+"""Test images with a backdoor's trigger on them: the experiment's too."""
 
 
 @dataclass(frozen=True)
@@ -264,12 +266,12 @@ class BaseFleet(Fleet):
         return self.table.get(client, {}).get(key)
 
     def data(self, name: str) -> DataRef:
-        if name == TEST_SET:
+        if name in (TEST_SET, STAMPED_SET):
             rule = "a method sees what a real federation has"
             remedy = "Test images are the experiment's; split.validation gives the server a set."
             raise ConfigError(broken(rule, f"the set '{name}'", remedy))
         if name not in self.sets:
-            known = ", ".join(sorted(set(self.sets) - {TEST_SET})) or "none"
+            known = ", ".join(sorted(set(self.sets) - {TEST_SET, STAMPED_SET})) or "none"
             rule = f"this federation has the named sets {known}"
             raise ConfigError(broken(rule, f"'{name}'", f"Set split.{name}."))
         return DataRef(name)

@@ -27,8 +27,9 @@ from rayfl.fleet.stacking import (
     carry_out_stackable,
 )
 from rayfl.fleet.streams import Streams, StreamsOfPlace
-from rayfl.fleet.sums.exact_sums import CHUNK
+from rayfl.fleet.sums.peaks import find_peak
 from rayfl.fleet.sums.updates import UpdateId, Updates
+from rayfl.fleet.tampering import Tampering
 from rayfl.fleet.watch import VisitWatch, say_overdue
 from rayfl.protocol import (
     REPORT_LIMIT,
@@ -62,6 +63,8 @@ class Holdings:
     classes: int = 0
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """A hash of each named set's rows, for what is cached about it."""
+    tampering: Tampering | None = None
+    """Which clients are hostile, and what they send."""
 
     def size(self, client: ClientId) -> int:
         return 0 if client < 0 else int(self.offsets[client + 1] - self.offsets[client])
@@ -264,11 +267,14 @@ class Executor:
             own = {key: self.resolve(value) for key, value in task.inputs.items()}
             inputs = {**inputs, **own}
         try:
-            return begin_visit(client, seed, phase(client, **inputs))
+            visit = begin_visit(client, seed, phase(client, **inputs))
         except TypeError:
             who = "the server" if task.client < 0 else f"client {task.client}"
             refuse_misfit_inputs(phase, inputs, f"{who}, round {task.t}")
             raise
+        if self.holdings.tampering is not None:
+            visit.tamper = self.holdings.tampering.begin(task, inputs)
+        return visit
 
     def _client(self, task: Task, rng: np.random.Generator) -> Client:
         """Whom a phase sees: an examined client's update is looked at by the server, which has none
@@ -325,6 +331,8 @@ def end_visit(visit: Visit, seconds: float) -> tuple[Done, Left]:
     if out.state:
         check_label_entries(visit.client, out.state)
     update = NOTHING if out.update is None else name_update(out.update)
+    if visit.tamper is not None:
+        update = visit.tamper(update)
     peaks = {name: find_peak(vector) for name, vector in update.items()}
     sizes = {name: vector.nbytes for name, vector in update.items()}
     state_bytes = (
@@ -423,24 +431,6 @@ def as_vector(name: str, vector: Any) -> Vector:
         return np.ascontiguousarray(vector, dtype=np.float32)
     rule = f"the update '{name}' is a float32 vector of numpy's"
     raise RayflError(broken(rule, type(vector).__name__, "Take tensor.cpu().numpy()."))
-
-
-def find_peak(vector: Vector) -> float:
-    """The largest absolute value; not finite if any element is not."""
-    if not vector.size:
-        return 0.0
-    flat = vector.reshape(-1)  # an update that is only examined may be a matrix
-    if len(flat) <= CHUNK:
-        return _peak_of_chunk(flat)
-    # Chunk by chunk, the second look finds the numbers in the cache.
-    starts = range(0, len(flat), CHUNK)
-    peaks = (_peak_of_chunk(flat[start : start + CHUNK]) for start in starts)
-    return max(peaks, key=lambda found: math.inf if math.isnan(found) else found)
-
-
-def _peak_of_chunk(flat: Vector) -> float:
-    # Where they are is found in half the time that it takes to find what they are.
-    return max(abs(float(flat[flat.argmax()])), abs(float(flat[flat.argmin()])))
 
 
 def count_bytes(value: Any, *, scalars: bool = True, private: bool = False) -> int:

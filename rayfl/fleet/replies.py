@@ -153,6 +153,22 @@ class FleetReplies(Replies):
         """References to all updates of one client, by name."""
         return {name: self.ref(client, name) for name in self._done(client).update_bytes}
 
+    def start(self, key: str | None = None) -> Ref:
+        name = self._key(key, self)
+        found = {client: self._find_input(client, name) for client in self}
+        refs = [value for value in found.values() if isinstance(value, Ref)]
+        # By identity: a reference's handle may be an array.
+        known = {(id(ref.handle), ref.key) for ref in refs}
+        if len(refs) < len(found) or len(known) != 1:
+            rule = f"every client began with one and the same model, as the input '{name}'"
+            got = f"{len(known)} models, for {len(refs)} of {len(found)} clients"
+            raise ConfigError(broken(rule, got, f"Give the map a reference as {name}=..."))
+        return refs[0]
+
+    def _find_input(self, client: ClientId, name: str) -> Any:
+        finished = self._maps[client]
+        return finished.tasks[client].inputs.get(name, finished.shared.get(name))
+
     def mean(self, weights: Mapping[ClientId, float], key: str | None = None) -> Ref:
         strangers = sorted(set(weights) - set(self))
         if strangers:

@@ -14,6 +14,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from rayfl.errors import RayflError, broken
+from rayfl.fleet.tampering import Tamper
 from rayfl.learn.local_fit import Fit, Fitting, Trained
 from rayfl.protocol import Client, Out, Phase
 
@@ -35,6 +36,8 @@ class Visit:
     out: Any = None
     forward: int = 0
     backward: int = 0
+    tamper: Tamper | None = None
+    """What the updates of a hostile client go through before they are sent."""
 
     @property
     def trains(self) -> bool:

@@ -144,6 +144,8 @@ def _save_arrays(path: Path, scenario: Scenario, outcome: Outcome) -> None:
         arrays["confusion"] = outcome.verdict.confusion
     if scenario.realised is not None:
         arrays["noise_rate"] = scenario.realised
+    if scenario.attack is not None:
+        arrays["hostile"] = np.isin(np.arange(scenario.clients), scenario.attack.clients)
     # On the disk before the result, which says that all is there.
     write_file(path, _pack_arrays(arrays))
 

@@ -24,6 +24,7 @@ from rayfl.fleet.safeguards import Safeguards
 from rayfl.fleet.streams import Streams
 from rayfl.learn.training import Normalisation
 from rayfl.protocol import Algorithm, Shard
+from rayfl.run.hostility import let_in_hostile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -197,7 +198,7 @@ def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Hold
     if scenario.public is not None:
         sets["public"] = take_foreign_set(config, scenario.public, dataset.shape)
         fingerprints["public"] = f"{scenario.public.sha256[:16]}{hash_rows(scenario.public.rows)}"
-    return Holdings(
+    honest = Holdings(
         x=dataset.train.x,
         y=scenario.given,
         order=order,
@@ -207,6 +208,7 @@ def build_holdings(config: Config, dataset: Dataset, scenario: Scenario) -> Hold
         classes=len(scenario.classes),
         fingerprints=fingerprints,
     )
+    return let_in_hostile(honest, config, scenario)
 
 
 def hash_rows(rows: NDArray[np.int64]) -> str:

@@ -24,7 +24,7 @@ from rayfl.estimate import (
 )
 from rayfl.federation.scenario import Scenario
 from rayfl.federation.split import Role
-from rayfl.fleet.base import BaseFleet, Errand
+from rayfl.fleet.base import STAMPED_SET, TEST_SET, BaseFleet, Errand
 from rayfl.learn import metrics
 from rayfl.protocol import (
     SERVER,
@@ -39,6 +39,7 @@ from rayfl.protocol import (
     State,
     Vector,
 )
+from rayfl.run.hostility import compare_hostile, measure_success
 
 if TYPE_CHECKING:
     from rayfl.learn.batch_order import Rows
@@ -50,6 +51,7 @@ OWN = ""
 """The name of the method's own answer among the models that are tested."""
 FURTHER = ("accuracy", "loss", "macro_f1")
 """What is told of the others."""
+Parts = Sequence[tuple[int, int]]
 PART = 1024
 """Test images of one task, rounded up to whole batches: parts, and so the order of sums, never
 depend on the actors."""
@@ -63,11 +65,12 @@ def evaluate_part(
     start: int,
     stop: int,
     classes: int,
+    name: str = TEST_SET,
 ) -> Out:
     """Confusion matrix and summed loss on a part of the test set, of a model or an ensemble."""
     from rayfl.learn.fit import compute_losses
 
-    rows = find_part(client.learner, test, start, stop)
+    rows = find_part(client.learner, test, start, stop, name)
     truth = test.y[rows]  # type: ignore[index]
     logits = answer_images(client, w, test.x[rows])
     confusion = metrics.count_confusions(truth, logits.argmax(axis=1), classes)
@@ -102,14 +105,14 @@ def measure_losses(
     return Out({"losses": losses.astype(np.float32)})
 
 
-def find_part(learner: Learner, test: Shard, start: int, stop: int) -> Rows:
+def find_part(learner: Learner, test: Shard, start: int, stop: int, name: str) -> Rows:
     """The test images of a part: of a network that uses its batch's statistics, images from all
     over the set, because a part of the files may hold one class."""
     from rayfl.learn.batch_order import order_by_content, uses_batch_statistics
 
     if not uses_batch_statistics(learner.shape_of().net.eval()):
         return slice(start, stop)
-    order = learner.keep("order of the test images", lambda: order_by_content(test.x))
+    order = learner.keep(f"order of the images of {name}", lambda: order_by_content(test.x))
     return order[start:stop]
 
 
@@ -176,6 +179,8 @@ class Examination:
     tasks: Mapping[int, list[ClientId]]
     clusters: Mapping[ClientId, int]
     training: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
+    stamped: Mapping[int, list[ClientId]] = field(default_factory=dict)
+    """Of each model of the method's own answer, the tasks that ask about images with a trigger."""
 
 
 class Judge:
@@ -190,8 +195,10 @@ class Judge:
         self.training = config.evaluation.training_losses and scenario.true is not None
         batch = config.evaluation.batch_size
         step = batch * -(-PART // batch)
-        images = fleet.sets["test"]
-        self.parts = [(start, min(start + step, images)) for start in range(0, images, step)]
+        self.parts = split_images(fleet.sets[TEST_SET], step)
+        self.stamped = split_images(fleet.sets.get(STAMPED_SET, 0), step)
+        self.showing = {"test": fleet.held_set(STAMPED_SET), "name": STAMPED_SET}
+        self.aim = None if config.hostile is None else config.hostile.aim
 
     # -- the test set ------------------------------------------------------------------------------
 
@@ -213,9 +220,15 @@ class Judge:
                 number = numbers.setdefault(identify_model(model), len(numbers))
                 chosen[name][owner] = number
                 if number not in tasks:
-                    tasks[number] = self._plan_tasks(model, inputs)
+                    tasks[number] = self._plan_tasks(model, inputs, self.parts, {})
+        stamped = {
+            chosen[OWN][owner]: self._plan_tasks(model, inputs, self.stamped, self.showing)
+            for owner, model in wanted[OWN].items()
+            if self.stamped
+        }
         training = self._plan_training(wanted[OWN]) if self.training else {}
-        return Examination(inputs, chosen, tasks, self.method.clusters(state), training)
+        clusters = self.method.clusters(state)
+        return Examination(inputs, chosen, tasks, clusters, training, stamped)
 
     def _plan_training(
         self, models: Mapping[ClientId | None, Model]
@@ -229,13 +242,17 @@ class Judge:
         return planned
 
     def _plan_tasks(
-        self, model: Model, inputs: dict[ClientId, Mapping[str, Any]]
+        self,
+        model: Model,
+        inputs: dict[ClientId, Mapping[str, Any]],
+        parts: Parts,
+        showing: Mapping[str, Any],
     ) -> list[ClientId]:
         """Tasks of the server that test one model, put among the inputs."""
         tasks = []
-        for start, stop in self.parts:
+        for start, stop in parts:
             task = SERVER - len(inputs)
-            inputs[task] = {"w": model, "start": start, "stop": stop}
+            inputs[task] = {"w": model, "start": start, "stop": stop, **showing}
             tasks.append(task)
         return tasks
 
@@ -276,6 +293,7 @@ class Judge:
             **own.metrics,
             **self._clustering(examination.clusters),
             **self._training_losses(examination, reports),
+            **self._success(examination, reports),
         }
         for name, verdict in verdicts.items():
             for metric in FURTHER:
@@ -346,6 +364,16 @@ class Judge:
         parts = {"train/loss_right": of_all[right], "train/loss_wrong": of_all[~right]}
         return {name: float(part.mean()) for name, part in parts.items() if len(part)}
 
+    def _success(
+        self, examination: Examination, reports: Mapping[ClientId, Report]
+    ) -> dict[str, float]:
+        """How often the trigger of a backdoor works, where there is one."""
+        if self.aim is None or not examination.stamped:
+            return {}
+        asked = examination.stamped.values()
+        found = [add_parts([reports[task] for task in tasks]) for tasks in asked]
+        return measure_success([tested.confusion for tested in found], self.aim)
+
     def _clustering(self, found: Mapping[ClientId, int]) -> dict[str, float]:
         """Agreement of a method's clusters with the true tasks, where there are both."""
         if not found or self.scenario.tasks is None:
@@ -383,10 +411,13 @@ class Judge:
     ) -> dict[str, float]:
         """How what a method believes of clients goes (Pearson) with their true share of wrong
         labels, and with how often their models are right on a named set."""
+        found: dict[str, float] = {}
+        if self.scenario.attack is not None:
+            for name, values in estimates.items():
+                found |= compare_hostile(name, values, self.scenario.attack)
         realised = self.scenario.realised if estimates else None
         if realised is None or self.scenario.true is None:
-            return {}
-        found = {}
+            return found
         for name, values in estimates.items():
             believed = list(values.values())
             found[f"{name}/noise_correlation"] = measure_correlation(
@@ -451,6 +482,11 @@ def add_parts(reports: Sequence[Report]) -> Tested:
     loss = sum(report["loss"] for report in reports) / images
     among = sum(report["among"] for report in reports) / images
     return Tested(confusion, loss, among)
+
+
+def split_images(images: int, step: int) -> Parts:
+    """From where to where the parts of a set go."""
+    return [(start, min(start + step, images)) for start in range(0, images, step)]
 
 
 def add_counts(parts: Sequence[NDArray[np.signedinteger[Any]]]) -> NDArray[np.int64]:

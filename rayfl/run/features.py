@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.arrays import Features
-from rayfl.fleet.base import BaseFleet
+from rayfl.fleet.base import STAMPED_SET, TEST_SET, BaseFleet
 from rayfl.models.feature_store import FeatureKey, FeatureStore, slice_rows
 from rayfl.protocol import SERVER, Algorithm, Client, Out, Shard
 
@@ -64,7 +64,7 @@ def share_features(
             fleet.map(fingerprint_encoder, [SERVER], spec=spec, shape=shape)[SERVER]["fingerprint"]
         )
         features = {}
-        for held in sorted(set(fleet.sets) - {"test"}):
+        for held in sorted(set(fleet.sets) - {TEST_SET, STAMPED_SET}):
             key = FeatureKey(dataset, print_, f"{held} {fleet.fingerprints[held]}")
             rows = fleet.owned if held == "train" else np.arange(fleet.sets[held])
             encode = partial(

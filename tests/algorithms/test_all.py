@@ -37,6 +37,8 @@ PLACED = {
     "fedavg_stacked",
     "fedavg_bf16",
     "fedavg_dawid_skene",
+    "fedavg_median",
+    "fedavg_multi_krum",
     "scaffold_option_one",
 }
 """Rows that are held to the promises of other places whenever tests are run: a second row of one

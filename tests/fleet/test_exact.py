@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
-from rayfl.fleet.executor import find_peak
 from rayfl.fleet.sums import exact_sums as exact
 from rayfl.fleet.sums.exact_sums import (
     CHUNK,
@@ -25,6 +24,7 @@ from rayfl.fleet.sums.exact_sums import (
     partial_sum,
     whole_sum,
 )
+from rayfl.fleet.sums.peaks import find_peak
 
 Vectors = dict[int, NDArray[np.float32]]
 

@@ -14,12 +14,12 @@ from rayfl.fleet.executor import (
     Task,
     count_bytes,
     fail_visit,
-    find_peak,
     freeze_array,
     map_leaves,
     name_update,
 )
 from rayfl.fleet.streams import Streams
+from rayfl.fleet.sums.peaks import find_peak
 from rayfl.protocol import SERVER, Client, DataRef, Out, Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, holdings, learner

@@ -17,9 +17,10 @@ from hypothesis import given, strategies as st
 from rayfl.errors import ResourceError
 from rayfl.fleet import safeguards
 from rayfl.fleet.absurd import LARGEST, find_absurd
-from rayfl.fleet.executor import Done, find_peak
+from rayfl.fleet.executor import Done
 from rayfl.fleet.memory import MemoryLimit, is_out_of_memory, measure_own_memory
 from rayfl.fleet.safeguards import LEAST_VISITS, Safeguards, Unfinished, VisitTimes
+from rayfl.fleet.sums.peaks import find_peak
 from rayfl.fleet.sums.updates import clip_vector
 from rayfl.fleet.watch import Overdue, VisitWatch
 from tests.fleet import phases

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from rayfl.algorithms.parts.weighting import Weighting
+from rayfl.algorithms.parts.whole_models import pick_update
 from rayfl.arrays import Floats, Vector
 from rayfl.component import component
 from rayfl.learn.distance import measure_distance
@@ -53,9 +54,7 @@ def measure_distances(
     update
         What the client left, by name.
     """
-    if key is None:
-        key = "w" if "w" in update or len(update) > 1 else next(iter(update))
-    own = update[key]
+    own = pick_update(update, key)
     network = server.learner.shape_of()
     gaps = [
         measure_distance(

@@ -367,6 +367,9 @@ class ClusterReplies(Replies):
         found: Ref = self._fleet.ask(partial(self._got.ref, self._fleet.outer(client), key))
         return found
 
+    def start(self, key: str | None = None) -> Ref:
+        return self._got.start(key)
+
     def mean(self, weights: Mapping[ClientId, float], key: str | None = None) -> Ref:
         outer = {self._fleet.outer(k): weight for k, weight in weights.items()}
         found: Ref = self._fleet.ask(partial(self._got.mean, outer, key))
