@@ -388,16 +388,6 @@ def build_scenario(
         # What people wrote has no rate that it was meant to have.
         nominal = np.full(plan.clients, np.nan)
     recorded = plan.recorded()
-    kind = "" if plan.hostile is None else recorded["hostile"]["name"]
-    attack = draw_attack(
-        plan.hostile,
-        kind,
-        given,
-        owner.astype(np.int64),
-        plan.clients,
-        len(classes),
-        open_stream(seed, "hostile"),
-    )
     drawn = Scenario(
         dataset=DatasetReference(dataset.name, recorded["data"], dataset.sha256),
         classes=classes,
@@ -409,7 +399,7 @@ def build_scenario(
         tasks=dealt.tasks,
         test=_cap_test(plan, dataset, seed),
         public=foreign,
-        attack=attack,
+        attack=_poison(plan, given, owner, len(classes), seed),
         plan=recorded,
         names=name_dataset(dataset),
         client_names=dealt.names,
@@ -417,6 +407,16 @@ def build_scenario(
     if isinstance(plan.labels, LabelTable):
         return replace_labels(drawn, plan.labels, register)
     return drawn
+
+
+def _poison(
+    plan: FederationPlan, given: Ints, owner: NDArray[np.int32], classes: int, seed: int
+) -> Attack | None:
+    """Who is hostile; what they do to their own labels is written into `given`."""
+    kind = "" if plan.hostile is None else plan.recorded()["hostile"]["name"]
+    rng = open_stream(seed, "hostile")
+    owners = owner.astype(np.int64)
+    return draw_attack(plan.hostile, kind, given, owners, plan.clients, classes, rng)
 
 
 def _cap_test(
