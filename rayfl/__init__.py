@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
+    from rayfl.audit.story import audit
     from rayfl.config.schema import Config, load_config
     from rayfl.run.experiment import Result, run
     from rayfl.tuning import sweep
 
-__all__ = ["Config", "Result", "__version__", "load_config", "run", "sweep"]
+__all__ = ["Config", "Result", "__version__", "audit", "load_config", "run", "sweep"]
 
 _HOMES = {
+    "audit": "rayfl.audit.story",
     "Config": "rayfl.config.schema",
     "load_config": "rayfl.config.schema",
     "Result": "rayfl.run.experiment",
