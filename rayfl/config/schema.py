@@ -29,7 +29,8 @@ from rayfl.config.files import (
 )
 from rayfl.config.secrets import mask_secrets
 from rayfl.errors import ConfigError
-from rayfl.federation.plan import AbsolutePath, FederationPlan, default_component
+from rayfl.federation.paths import AbsolutePath
+from rayfl.federation.plan import FederationPlan, default_component
 from rayfl.learn.training import Training
 from rayfl.models import MODELS
 from rayfl.protocol import Algorithm

@@ -10,6 +10,7 @@ from typing import Protocol
 from numpy.random import Generator
 
 from rayfl.federation.arrays import Floats, Ints, Pixels
+from rayfl.federation.names import Roster
 
 UNUSED = -1
 """The owner of a sample that a partition gives to nobody."""
@@ -23,21 +24,28 @@ class Pool:
     classes  how many classes the dataset has
     clients  how many clients to deal to
     groups   ids of patients, writers or sites, where the dataset has them
+    sites    what the groups are called, by id, where they are sites with names
+    rows     their rows in the training set
+    roster   all images by name, for a file that speaks of samples by theirs
     """
 
     labels: Ints
     classes: int
     clients: int
     groups: Ints | None = None
+    sites: tuple[str, ...] = ()
+    rows: Ints | None = None
+    roster: Roster | None = None
 
 
 @dataclass(frozen=True)
 class Assignment:
     """`owner[i]` is the client of sample i (or UNUSED). `tasks[k]` are the classes that client k is
-    meant to learn, where a partition has a notion of it."""
+    meant to learn, where a partition has a notion of it; `names[k]` is what it is called."""
 
     owner: Ints
     tasks: tuple[tuple[int, ...], ...] | None = None
+    names: tuple[str, ...] | None = None
 
 
 class Partition(Protocol):

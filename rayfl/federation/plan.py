@@ -7,24 +7,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from rayfl.component import Count, neutral, slot
 from rayfl.errors import broken
 from rayfl.federation.dataset import Loader
 from rayfl.federation.datasets import DATASETS
+from rayfl.federation.datasets.on_disk import OnDisk
 from rayfl.federation.interfaces import Noise, Partition
+from rayfl.federation.label_table import LabelTable
 from rayfl.federation.noise import NOISES
 from rayfl.federation.partition import PARTITIONS
+from rayfl.federation.paths import AbsolutePath
 from rayfl.federation.scenario_store import read_header
 from rayfl.federation.split import SplitPlan
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Absolute at once: a tuning trial or a job runs in another directory than the one that the path was
-# written for.
-AbsolutePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 _LoaderSlot = Annotated[Loader, slot(DATASETS)]
 _PartitionSlot = Annotated[Partition, slot(PARTITIONS)]
 _NoiseSlot = Annotated[Noise, slot(NOISES)]
@@ -42,8 +49,10 @@ class FederationPlan(BaseModel):
     """Everything that a scenario is built from, besides the seed.
 
     labels    `true`: the dataset's labels are the truth, and noise is added to them. `given`: they
-              are what somebody really wrote, nobody knows the truth, and metrics based on truth are
-              absent
+              are what somebody really wrote, nobody knows the truth unless the data name it, and
+              metrics based on truth are absent without. By default `given` for data with `sites`,
+              `true` for all others. `{table: FILE}`, or the path alone: the labels of a table, such
+              as corrected ones, in place of all these
     public_data  a dataset that `split.public` is taken from in place of the clients' own; its
               images come without labels, at the clients' size
     scenario  a saved scenario to use exactly as it is; the keys that it was built from need not be
@@ -55,7 +64,7 @@ class FederationPlan(BaseModel):
     data: _LoaderSlot = default_component("digits")
     data_root: AbsolutePath | None = None
     clients: Count = 10
-    labels: Literal["true", "given"] = "true"
+    labels: Literal["true", "given"] | LabelTable = Field(default=None, validate_default=True)
     split: SplitPlan = Field(default_factory=SplitPlan)
     partition: _PartitionSlot = default_component("iid")
     public_data: Annotated[_LoaderSlot | None, neutral(None)] = None
@@ -63,6 +72,31 @@ class FederationPlan(BaseModel):
     labelled_noise: _NoiseSlot = default_component("none")
     public_noise: _NoiseSlot = default_component("none")
     scenario: AbsolutePath | None = None
+
+    @property
+    def own_labels(self) -> Literal["true", "given"]:
+        """What the labels of the data are, whether or not those of a table take their place."""
+        if not isinstance(self.labels, LabelTable):
+            return self.labels
+        assert self.labels.over is not None, "a plan says what its table lies over"
+        return self.labels.over
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _choose_labels(cls, written: Any, others: ValidationInfo) -> Any:
+        """The default, which depends on the data, and the short form of a table."""
+        data = others.data.get("data")
+        usual = "given" if isinstance(data, OnDisk) and data.labels_are_given else "true"
+        if written is None or written in ("true", "given"):
+            return written or usual
+        # In YAML the bare word is no text.
+        if written is True:
+            return "true"
+        if isinstance(written, Path) or (isinstance(written, str) and _is_path(written)):
+            written = {"table": written}
+        if isinstance(written, Mapping) and "over" not in written:
+            return {**written, "over": usual}
+        return written
 
     def recorded(self) -> dict[str, Any]:
         """The settings that a scenario is made of, as plain mappings: no paths of this machine."""
@@ -99,10 +133,22 @@ class FederationPlan(BaseModel):
         if self.scenario is None:
             return self
         mine = self.recorded()
-        saved = read_header(self.scenario)["plan"]
-        for key in sorted(set(mine) & set(saved)):
+        header = read_header(self.scenario)["plan"]
+        # By way of a plan: settings that are newer than the scenario have their defaults there.
+        known = {key: header[key] for key in FederationPlan.model_fields if key in header}
+        saved = FederationPlan.model_validate(known).recorded()
+        for key in sorted(set(mine) & set(saved) & set(header)):
+            # A table takes the place of the scenario's labels, and is no contradiction.
+            if key == "labels" and isinstance(self.labels, LabelTable):
+                continue
             if mine[key] != saved[key]:
                 rule = f"{key} is {saved[key]} in the scenario that is to be re-used"
                 remedy = f"Leave out '{key}', or leave out 'scenario'."
                 raise ValueError(broken(rule, mine[key], remedy))
         return self
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text is meant as a path: it has a folder or a suffix, or something lies there."""
+    path = Path(text).expanduser()
+    return len(path.parts) > 1 or bool(path.suffix) or path.exists()

@@ -25,8 +25,15 @@ from rayfl.federation.arrays import Bools, Floats, Ints
 from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import find_data_root
-from rayfl.federation.interfaces import Assignment, Noise, Pool, Truth
+from rayfl.federation.drawing import corrupt_labels, deal_pool, find_truth, view_truth
+from rayfl.federation.label_table import LabelTable, relabel
+from rayfl.federation.names import SampleNames, name_dataset, open_roster
 from rayfl.federation.public_images import PublicImages, draw_public_images
+from rayfl.federation.scenario_checks import (
+    TaskList,
+    check_lengths,
+    check_values,
+)
 from rayfl.federation.scenario_store import (
     make_header,
     make_tables,
@@ -44,8 +51,6 @@ if TYPE_CHECKING:
 STREAMS = ("split", "partition", "noise", "labelled_noise", "public_noise", "test", "public_data")
 """The kinds of decision that have random numbers of their own. Append only: the place is part of
 the seed."""
-
-TaskList = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Scenario:
     test     rows of the dataset's test set, or None for all of it
     public   images of another dataset that are the server's public set, or None
     plan     the settings it was built from, for the record; not part of the hash
+    names    what the samples are called and where they are from, or None; not part of the hash
+    client_names  what the clients are called, where the partition knows; not part of the hash
     """
 
     dataset: DatasetReference
@@ -86,10 +93,12 @@ class Scenario:
     test: Ints | None = None
     public: PublicImages | None = None
     plan: Mapping[str, Any] = field(default_factory=dict)
+    names: SampleNames | None = None
+    client_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check_lengths(self)
-        _check_values(self)
+        check_lengths(self)
+        check_values(self)
         for name in ("owner", "given", "true", "nominal", "test"):
             array = getattr(self, name)
             if array is not None:
@@ -102,6 +111,25 @@ class Scenario:
     def clients(self) -> int:
         """How many clients there are, those without samples included."""
         return len(self.nominal)
+
+    def name_client(self, client: int) -> str:
+        """What a `client` is called; its number where it has no name."""
+        return str(client) if self.client_names is None else self.client_names[client]
+
+    def name_samples(self, rows: Ints) -> list[str]:
+        """What the samples in these `rows` are called; their rows where they have no names."""
+        named: list[Any] = (rows if self.names is None else self.names.names[rows]).tolist()
+        return list(map(str, named))
+
+    def name_sites(self, rows: Ints) -> list[str] | None:
+        """Where the samples in these `rows` are from; None where nobody knows."""
+        if self.names is None or self.names.site is None:
+            return None
+        return [self.names.sites[site] for site in self.names.site[rows].tolist()]
+
+    def without_names(self) -> Scenario:
+        """The same for places that need no names of samples."""
+        return self if self.names is None else dataclasses.replace(self, names=None)
 
     @cached_property
     def by_owner(self) -> tuple[Ints, Ints]:
@@ -269,50 +297,6 @@ class Scenario:
         return found
 
 
-def _check_lengths(scenario: Scenario) -> None:
-    """Every per-sample array covers the training set, every per-client one the clients."""
-    samples = len(scenario.owner)
-    for name in ("given", "true"):
-        labels = getattr(scenario, name)
-        if labels is not None and len(labels) != samples:
-            raise DataError(broken(f"scenario: one {name} label a sample ({samples})", len(labels)))
-    tasks = scenario.tasks
-    if tasks is not None and len(tasks) != scenario.clients:
-        rule = f"scenario: one task a client ({scenario.clients})"
-        raise DataError(broken(rule, len(tasks)))
-
-
-def _check_values(scenario: Scenario) -> None:
-    """Owners are roles or clients, labels and tasks are classes, rates are shares."""
-    classes = len(scenario.classes)
-    check_bounds("scenario: owner lies", scenario.owner, min(Role), scenario.clients, "sample")
-    check_bounds("scenario: given lies", scenario.given, 0, classes, "sample")
-    if scenario.true is not None:
-        check_bounds("scenario: true lies", scenario.true, 0, classes, "sample")
-    if scenario.tasks is not None:
-        _refuse_foreign_tasks("scenario: a task", scenario.tasks, classes)
-    rates = scenario.nominal
-    # What is computed from a matrix of probabilities may miss 0 and 1 by a rounding.
-    outside = np.flatnonzero((rates < -1e-9) | (rates > 1 + 1e-9))
-    if len(outside):
-        client = int(outside[0])
-        rule = "scenario: nominal lies in [0, 1]"
-        raise DataError(broken(rule, f"{rates[client]} at client {client}"))
-
-
-def _refuse_foreign_tasks(
-    what: str,
-    tasks: TaskList,
-    classes: int,
-) -> None:
-    """Refuse a task with a class that does not exist; a negative one would count from the end."""
-    for client, task in enumerate(tasks):
-        for c in task:
-            if not 0 <= c < classes:
-                rule = f"{what} names classes in [0, {classes})"
-                raise DataError(broken(rule, f"{c} for client {client}"))
-
-
 def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]:
     """The dataset of a plan with its scenario: the saved one that it names, or a new one.
 
@@ -329,6 +313,10 @@ def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]
         return dataset, build_scenario(plan, dataset, seed)
     scenario = Scenario.load(plan.scenario)
     scenario.check_against(dataset)
+    if scenario.names is None:
+        scenario = dataclasses.replace(scenario, names=name_dataset(dataset))
+    if isinstance(plan.labels, LabelTable):
+        scenario = relabel(scenario, plan.labels, open_roster(dataset))
     if scenario.clients != plan.clients:
         raise ConfigError(broken(f"clients is {scenario.clients} in {plan.scenario}", plan.clients))
     return dataset, scenario
@@ -353,22 +341,26 @@ def build_scenario(
     public
         The dataset that `public_data` names; None loads it, where the plan names one.
     """
-    truth = dataset.train.y
+    labels = dataset.train.y
     classes = dataset.classes
+    truth = find_truth(plan, dataset)
     foreign = draw_public_images(plan, public, open_stream(seed, "public_data"))
     # The clients' dataset gives nothing for a set that comes from another one.
     split = plan.split if foreign is None else dataclasses.replace(plan.split, public=None)
-    parts = split_training_set(truth, classes, split, open_stream(seed, "split"))
-    dealt = _deal_pool(plan, dataset, parts.pool, open_stream(seed, "partition"))
-    owner = np.full(len(truth), Role.UNUSED, dtype=np.int32)
+    sites = dataset.train.groups if dataset.sites else None
+    roster = open_roster(dataset)
+    rng = open_stream(seed, "split")
+    parts = split_training_set(labels, classes, split, rng, sites, roster)
+    dealt = deal_pool(plan, dataset, parts.pool, open_stream(seed, "partition"))
+    owner = np.full(len(labels), Role.UNUSED, dtype=np.int32)
     owner[parts.pool] = dealt.owner
     for role, rows in parts.server().items():
         owner[rows] = role
-    given = truth.copy()
+    given = labels.copy()
     held = np.flatnonzero(owner >= 0)
     holders = owner[held].astype(np.int64)
-    view = _view_truth(dataset, held, holders, plan.clients, dealt.tasks)
-    nominal = _corrupt_labels(given, plan.noise, view, open_stream(seed, "noise"))
+    view = view_truth(dataset, held, holders, plan.clients, dealt.tasks)
+    nominal = corrupt_labels(given, plan.noise, view, open_stream(seed, "noise"))
     server_noises = (
         ("labelled_noise", plan.labelled_noise, parts.labelled),
         ("public_noise", plan.public_noise, parts.public),
@@ -376,22 +368,30 @@ def build_scenario(
     for name, noise, rows in server_noises:
         if len(rows):
             # To a noise model the server is a federation of one client.
-            view = _view_truth(dataset, rows, np.zeros_like(rows), 1)
-            _corrupt_labels(given, noise, view, open_stream(seed, name))
+            view = view_truth(dataset, rows, np.zeros_like(rows), 1)
+            corrupt_labels(given, noise, view, open_stream(seed, name))
+    if plan.own_labels == "given" and truth is not None:
+        # What people wrote has no rate that it was meant to have.
+        nominal = np.full(plan.clients, np.nan)
     recorded = plan.recorded()
-    return Scenario(
+    drawn = Scenario(
         dataset=DatasetReference(dataset.name, recorded["data"], dataset.sha256),
         classes=classes,
         seed=seed,
         owner=owner,
         given=given,
-        true=truth if plan.labels == "true" else None,
+        true=truth,
         nominal=nominal,
         tasks=dealt.tasks,
         test=_cap_test(plan, dataset, seed),
         public=foreign,
         plan=recorded,
+        names=name_dataset(dataset),
+        client_names=dealt.names,
     )
+    if isinstance(plan.labels, LabelTable):
+        return relabel(drawn, plan.labels, roster)
+    return drawn
 
 
 def _cap_test(
@@ -421,77 +421,3 @@ def open_stream(seed: int, name: str) -> Generator:
         raise ConfigError(broken("a seed is 0 or more", seed))
     key = (STREAMS.index(name),)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
-
-
-def _deal_pool(
-    plan: FederationPlan,
-    dataset: Dataset,
-    rows: Ints,
-    rng: Generator,
-) -> Assignment:
-    """Let the partition deal out the pool, and hold it to its word."""
-    if plan.clients > len(rows):
-        rule = f"clients is at most the {len(rows)} samples to deal out"
-        remedy = "Use fewer clients, or smaller server sets and larger caps under 'split'."
-        raise ConfigError(broken(rule, plan.clients, remedy))
-    classes = len(dataset.classes)
-    groups = None if dataset.train.groups is None else dataset.train.groups[rows]
-    pool = Pool(dataset.train.y[rows], classes, plan.clients, groups)
-    dealt = plan.partition.assign(pool, rng)
-    _refuse_outside("a partition's owner", dealt.owner, len(rows), Role.UNUSED, plan.clients)
-    if dealt.tasks is not None:
-        _refuse_foreign_tasks("a partition's task", dealt.tasks, classes)
-    return dealt
-
-
-def _view_truth(
-    dataset: Dataset,
-    rows: Ints,
-    owner: Ints,
-    clients: int,
-    tasks: TaskList | None = None,
-) -> Truth:
-    """What a noise model sees of these rows; their pixels only if it asks."""
-    return Truth(
-        labels=dataset.train.y[rows],
-        owner=owner,
-        position=rows,
-        clients=clients,
-        classes=len(dataset.classes),
-        images=lambda: dataset.train.x[rows],
-        tasks=tasks,
-    )
-
-
-def _corrupt_labels(
-    given: Ints,
-    noise: Noise,
-    view: Truth,
-    rng: Generator,
-) -> Floats:
-    """Write a noise model's labels into `given` at the rows that it saw; answers the nominal
-    rates."""
-    corrupted = noise.corrupt(view, rng)
-    _refuse_outside("a noise's given label", corrupted.given, len(view.labels), 0, view.classes)
-    if corrupted.nominal.shape != (view.clients,):
-        rule = f"a noise's nominal rate is one a client, shape ({view.clients},)"
-        remedy = "Give nan where there is no such rate."
-        raise DataError(broken(rule, corrupted.nominal.shape, remedy))
-    given[view.position] = corrupted.given
-    return corrupted.nominal
-
-
-def _refuse_outside(
-    what: str,
-    values: Ints,
-    length: int,
-    low: int,
-    high: int,
-) -> None:
-    """Hold a component, perhaps a user's own, to one value per sample within [low, high)."""
-    if values.shape != (length,) or values.dtype.kind not in "iu":
-        rule = f"{what} is one whole number a sample, shape ({length},)"
-        raise DataError(broken(rule, f"{values.dtype} of shape {values.shape}"))
-    if length and not (low <= values.min() and values.max() < high):
-        rule = f"{what} lies in [{low}, {high})"
-        raise DataError(broken(rule, f"{values.min()} to {values.max()}"))

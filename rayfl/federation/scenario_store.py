@@ -16,6 +16,7 @@ import numpy as np
 from rayfl.errors import DataError, StorageError, broken
 from rayfl.federation.arrays import Ints
 from rayfl.federation.bounds import check_bounds, check_whole
+from rayfl.federation.names import SampleNames
 from rayfl.federation.public_images import PublicImages
 from rayfl.federation.split import Role
 
@@ -131,7 +132,11 @@ def _read_table(path: Path, columns: Sequence[str]) -> dict[str, Any]:
 def make_header(scenario: Scenario) -> dict[str, Any]:
     """What the JSON of the artefact of `scenario` says."""
     public = scenario.public
-    named = {} if public is None else {"public": _describe_public(public)}
+    named: dict[str, Any] = {} if public is None else {"public": _describe_public(public)}
+    if scenario.names is not None:
+        named["names"] = {"sha256": scenario.names.sha256, "sites": scenario.names.site is not None}
+    if scenario.client_names is not None:
+        named["client_names"] = True
     return {
         **named,
         "sha256": scenario.sha256,
@@ -170,11 +175,22 @@ def make_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
         clients["realised"] = scenario.realised
     if scenario.tasks is not None:
         clients["tasks"] = [list(task) for task in scenario.tasks]
+    if scenario.client_names is not None:
+        clients["name"] = scenario.client_names
+    if scenario.names is not None:
+        tables["names"] = _tabulate_names(scenario.names)
     if scenario.test is not None:
         tables["test"] = {"index": scenario.test}
     if scenario.public is not None:
         tables["public"] = {"index": scenario.public.rows}
     return tables
+
+
+def _tabulate_names(names: SampleNames) -> dict[str, Any]:
+    columns: dict[str, Any] = {"index": np.arange(len(names.names)), "name": names.names}
+    if names.site is not None:
+        columns["site"] = np.array(names.sites, dtype=np.str_)[names.site]
+    return columns
 
 
 def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,6 +212,9 @@ def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         client_columns.append("realised")
     if tasks:
         client_columns.append("tasks")
+    client_named = bool(header.get("client_names"))
+    if client_named:
+        client_columns.append("name")
     samples_path = directory / "samples.parquet"
     samples = _read_table(samples_path, sample_columns)
     clients = _read_table(directory / "clients.parquet", client_columns)
@@ -214,7 +233,27 @@ def read_fields(directory: Path, header: Mapping[str, Any]) -> dict[str, Any]:
         "tasks": tuple(map(tuple, clients["tasks"].to_pylist())) if tasks else None,
         "test": _read_rows(directory, "test") if header["test_capped"] else None,
         "public": _read_public(directory, header),
+        "names": _read_names(directory, header),
+        "client_names": tuple(clients["name"].to_pylist()) if client_named else None,
     }
+
+
+def _read_names(directory: Path, header: Mapping[str, Any]) -> SampleNames | None:
+    """The names of the samples, if the scenario has them."""
+    said = header.get("names")
+    if said is None:
+        return None
+    path = directory / "names.parquet"
+    columns = _read_table(path, ["index", "name", *(["site"] if said["sites"] else [])])
+    names = np.array(columns["name"].to_pylist(), dtype=np.str_)
+    found = SampleNames(names)
+    if said["sites"]:
+        sites, site = np.unique(columns["site"].to_pylist(), return_inverse=True)
+        found = SampleNames(names, site.astype(np.int64), tuple(sites.tolist()))
+    if found.sha256 != said["sha256"]:
+        rule = f"{path} must hash to {said['sha256']}"
+        raise DataError(broken(rule, found.sha256, "It was changed or mixed up; build it again."))
+    return found
 
 
 def _read_public(directory: Path, header: Mapping[str, Any]) -> PublicImages | None:

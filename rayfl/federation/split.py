@@ -4,12 +4,14 @@ unused.
 Every class is shuffled once. The server's sets are cut from the front of each class and the
 clients' share from its end, so that a larger public set contains the smaller one and, with
 `client_samples` fixed, leaves the clients' pool as it was. Sizes that are not whole per class are
-settled by the largest remainder, so totals are exact."""
+settled by the largest remainder, so totals are exact. Where the samples have sites, the order of
+each class holds them in proportion, and the last of it is one sample of every site: each set is cut
+from all sites, and no site loses its last sample to the server."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Annotated
 
@@ -17,10 +19,14 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import BeforeValidator
 
-from rayfl.component import Count, Fraction, component
+from rayfl.component import Count, Fraction, component, neutral
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Bools, Ints
+from rayfl.federation.even_order import spread_places
 from rayfl.federation.interfaces import UNUSED as _UNUSED
+from rayfl.federation.names import Roster
+from rayfl.federation.paths import AbsolutePath
+from rayfl.federation.told_sets import read_told_sets
 
 
 class Role(IntEnum):
@@ -64,6 +70,8 @@ class Amount:
 SERVER_SETS = ("public", "validation", "labelled")
 """The sets that a split can cut for the server, in the order in which it cuts them."""
 
+_TOLD_SETS = (*SERVER_SETS, "clients", "unused")
+
 
 @component
 class Cap(Amount):
@@ -92,6 +100,9 @@ class SplitPlan:
     client_samples  deal only this much to the clients and leave the rest unused
     train_samples   cut the training set down first; fractions then refer to what is left
     test_samples    cut the test set down
+    table           a CSV or Parquet file with a column `file` (or `id`, the row of the training
+                    set) and a column `set`: public, validation, labelled, clients or unused. What
+                    it does not name is cut as the other settings say, and goes to the clients
     """
 
     public: _Part = None
@@ -100,6 +111,7 @@ class SplitPlan:
     client_samples: _Part = None
     train_samples: _Limit = None
     test_samples: _Limit = None
+    table: Annotated[AbsolutePath | None, neutral(None)] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +145,8 @@ def split_training_set(
     classes: Sequence[str],
     plan: SplitPlan,
     rng: Generator,
+    sites: Ints | None = None,
+    roster: Roster | None = None,
 ) -> TrainingSplit:
     """Cut a training set as planned.
 
@@ -146,11 +160,51 @@ def split_training_set(
         What the server holds, and the caps.
     rng
         Shuffles every class once.
+    sites
+        Where the samples are from, if sets are to be cut from each site in proportion.
+    roster
+        What the samples are called, for a split that a table tells.
     """
-    rows = cap_rows(labels, classes, plan.train_samples, rng, "split.train_samples")
+    if plan.table is None:
+        return _cut_sets(labels, classes, plan, rng, sites)
+    told = read_told_sets(plan.table, roster, _TOLD_SETS)
+    _refuse_told_twice(plan, told)
+    free = np.ones(len(labels), dtype=np.bool_)
+    free[np.concatenate(list(told.values()))] = False
+    rows = np.flatnonzero(free)
+    rest = _cut_sets(labels[rows], classes, plan, rng, None if sites is None else sites[rows])
+    return TrainingSplit(
+        samples=len(labels),
+        pool=np.union1d(rows[rest.pool], told["clients"]),
+        public=np.union1d(rows[rest.public], told["public"]),
+        validation=np.union1d(rows[rest.validation], told["validation"]),
+        labelled=np.union1d(rows[rest.labelled], told["labelled"]),
+    )
+
+
+def _refuse_told_twice(plan: SplitPlan, told: Mapping[str, Ints]) -> None:
+    """A set is told by the table or drawn by an amount."""
+    for name in SERVER_SETS:
+        if len(told[name]) and getattr(plan, name) is not None:
+            rule = f"split.{name} is told by split.table, or drawn by an amount"
+            raise ConfigError(broken(rule, "both", f"Leave out split.{name}, or its rows"))
+
+
+def _cut_sets(
+    labels: Ints,
+    classes: Sequence[str],
+    plan: SplitPlan,
+    rng: Generator,
+    sites: Ints | None,
+) -> TrainingSplit:
+    """Cut these samples by the amounts of a plan."""
+    rows = cap_rows(labels, classes, plan.train_samples, rng, "split.train_samples", sites)
     kept = labels[rows]
     sizes = np.bincount(kept, minlength=len(classes))
-    place = _shuffle_places(kept, sizes, rng)
+    if sites is None:
+        place = _shuffle_places(kept, sizes, rng)
+    else:
+        place = spread_places(kept, sites[rows], rng)
     taken = np.zeros_like(sizes)
     server: dict[str, Bools] = {}
     for name in SERVER_SETS:
@@ -173,6 +227,7 @@ def cap_rows(
     cap: Cap | None,
     rng: Generator,
     where: str,
+    sites: Ints | None = None,
 ) -> Ints:
     """The sorted rows that a cap leaves.
 
@@ -188,6 +243,8 @@ def cap_rows(
         Draws the rows that stay, class by class.
     where
         The key of the configuration that refusals name.
+    sites
+        Where the rows are from, if each site is to stay in proportion, and none is to vanish.
     """
     if cap is None:
         return np.arange(len(labels))
@@ -198,7 +255,10 @@ def cap_rows(
         return np.arange(cap.first)
     sizes = np.bincount(labels, minlength=len(classes))
     counts = _count_wanted(cap, sizes, sizes, classes, where)
-    place = _shuffle_places(labels, sizes, rng)
+    if sites is None:
+        place = _shuffle_places(labels, sizes, rng)
+    else:
+        place = spread_places(labels, sites, rng, spared="first")
     return np.flatnonzero(place < counts[labels])
 
 

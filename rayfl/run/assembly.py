@@ -149,7 +149,9 @@ def measure_moments(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def narrow_scenario(method: Algorithm, scenario: Scenario) -> Scenario:
-    """The scenario with the labels that the method's clients are to get."""
+    """The scenario with the labels that the method's clients are to get, and without names, which
+    no place needs."""
+    scenario = scenario.without_names()
     if method.labels == "given":
         return scenario
     return scenario.correct_only() if method.labels == "clean" else scenario.truly_labelled()

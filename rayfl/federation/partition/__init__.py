@@ -18,6 +18,7 @@ PARTITIONS: Registry[Partition] = Registry(
         "fedmatch10": "rayfl.federation.partition.classes:FedMatch10",
         "tasks": "rayfl.federation.partition.tasks:Tasks",
         "groups": "rayfl.federation.partition.groups:WholeGroups",
+        "sites": "rayfl.federation.partition.sites:WholeSites",
         "explicit": "rayfl.federation.partition.explicit:ExplicitOwners",
     },
 )
