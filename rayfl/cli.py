@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rayfl.run.signals import Interrupted
 
 GROUPS = {
+    "audit": (
+        "rayfl.commands.audit:audit_command",
+        "Say which clients and which labels of a federation are probably wrong.",
+    ),
     "check": (
         "rayfl.commands.check:check",
         "Check a method of your own: the same bits everywhere, and that it learns.",

@@ -84,13 +84,14 @@ def measure_slope(
         What logits are multiplied by before truth is inferred from them: a ridge makes heads
         less sure than they should be.
     """
-    logits = _multiply(points, heads).double()
+    logits = _multiply(points, heads)
     p = logits.softmax(dim=2)
-    likelihood = torch.from_numpy(np.ascontiguousarray(transition[:, given].T))
-    joint = (sharpness * logits).softmax(dim=2) * likelihood[:, None, :]
+    sharp = p if sharpness == 1 else (sharpness * logits).softmax(dim=2)
+    likelihood = torch.from_numpy(np.ascontiguousarray(transition[:, given].T)).float()
+    joint = sharp * likelihood[:, None, :]
     q = joint / joint.sum(dim=2, keepdim=True).clamp_min(1e-30)
     kept = torch.from_numpy(folds[:, None] != np.arange(len(heads)))
-    gap = ((p - q) * kept[:, :, None]).float()
+    gap = (p - q) * kept[:, :, None]
     flat = torch.from_numpy(points).T @ gap.reshape(len(points), -1)
     width, (count, _, classes) = points.shape[1], heads.shape
     slopes = flat.reshape(width, count, classes).permute(1, 0, 2) / len(points)

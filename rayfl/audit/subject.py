@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rayfl.arrays import Ints
-from rayfl.config.files import parse_file, read_config
+from rayfl.config.files import read_config
 from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError, DataError, broken
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario, open_federation
+from rayfl.run.directory import read_facts
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,11 @@ class Subject:
     @cached_property
     def client_names(self) -> dict[int, str]:
         """What every client is called."""
-        return {client: str(client) for client in range(self.config.clients)}
+        return {client: self.scenario.name_client(client) for client in range(self.config.clients)}
 
-    def name_files(self, rows: Ints) -> list[str]:
+    def name_files(self, rows: Ints | Sequence[int]) -> list[str]:
         """The file, or the number, of each row of the training set."""
-        names = self.dataset.train.names
-        return [str(row) for row in rows] if names is None else [str(n) for n in names[rows]]
+        return self.scenario.name_samples(np.asarray(rows, dtype=np.int64))
 
 
 def open_subject(source: Config | Mapping[str, Any] | str | Path) -> Subject:
@@ -52,27 +53,34 @@ def open_subject(source: Config | Mapping[str, Any] | str | Path) -> Subject:
         A directory with `config.yaml` is a run; any other path is a configuration file."""
     if isinstance(source, (str, Path)):
         path = Path(source)
-        if (path / "config.yaml").is_file():
-            return _open_run(path)
-        if path.is_dir():
-            rule = "an audit takes a configuration file or the directory of a run"
-            raise ConfigError(broken(rule, f"{path}, a folder without config.yaml"))
-        return _open(validate_config(read_config(path), str(path)))
+        return _open(read_source(path), path if path.is_dir() else None)
     return _open(source if isinstance(source, Config) else validate_config(source))
 
 
+def read_source(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a file, or of a run.
+
+    Parameters
+    ----------
+    path
+        A YAML file, or the directory of a run.
+    overrides
+        `key.sub=value` each."""
+    written = path / "config.yaml"
+    if path.is_dir() and not written.is_file():
+        rule = "an audit takes a configuration file or the directory of a run"
+        raise ConfigError(broken(rule, f"{path}, a folder without config.yaml"))
+    file = written if path.is_dir() else path
+    return validate_config(read_config(file, overrides), str(file))
+
+
 def _open(config: Config, run: Path | None = None) -> Subject:
+    """The federation of a configuration; of a run, the very one that it had."""
     dataset, scenario = open_federation(config, config.seeds_for("data"))
+    if run is not None:
+        noted = read_facts(run).get("scenario")
+        if noted != scenario.sha256:
+            rule = f"the data of the run {run.name} give its scenario, {str(noted)[:12]}"
+            remedy = "Images or labels changed since; audit the configuration itself."
+            raise DataError(broken(rule, scenario.sha256[:12], remedy))
     return Subject(config, dataset, scenario, run)
-
-
-def _open_run(path: Path) -> Subject:
-    """The very federation that a run had."""
-    config = validate_config(parse_file(path / "config.yaml"), str(path / "config.yaml"))
-    subject = _open(config, path)
-    noted = json.loads((path / "run.json").read_text(encoding="utf-8")).get("scenario")
-    if noted != subject.scenario.sha256:
-        rule = f"the data of the run {path.name} give the scenario {str(noted)[:12]}"
-        remedy = "Images or labels changed since; audit the configuration itself."
-        raise DataError(broken(rule, subject.scenario.sha256[:12], remedy))
-    return subject
