@@ -68,7 +68,7 @@ def describe_sample(findings: Findings, place: int, names: dict[int, str]) -> Se
     suggested = findings.classes[int(samples.suggested[place])]
     site = names[int(samples.clients[place])]
     score = f"{samples.score[place]:.2f} at {site}"
-    return [shorten(given), shorten(f"\u2192 {suggested}"), shorten(score)]
+    return [shorten(given), shorten(f"-> {suggested}"), shorten(score)]
 
 
 def shorten(text: str) -> str:
