@@ -11,7 +11,7 @@ from rayfl.errors import ConfigError, DataError, broken
 from rayfl.federation.arrays import Floats, Ints
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.interfaces import Assignment, Noise, Pool, Truth
-from rayfl.federation.names import open_roster
+from rayfl.federation.names import open_register
 from rayfl.federation.scenario_checks import refuse_foreign_tasks, refuse_outside
 from rayfl.federation.split import Role
 
@@ -52,7 +52,7 @@ def deal_pool(
         groups=groups,
         sites=dataset.sites,
         rows=rows,
-        roster=open_roster(dataset),
+        register=open_register(dataset),
     )
     dealt = plan.partition.assign(pool, rng)
     refuse_outside("a partition's owner", dealt.owner, len(rows), Role.UNUSED, plan.clients)

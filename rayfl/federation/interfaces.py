@@ -10,7 +10,7 @@ from typing import Protocol
 from numpy.random import Generator
 
 from rayfl.federation.arrays import Floats, Ints, Pixels
-from rayfl.federation.names import Roster
+from rayfl.federation.names import SampleRegister
 
 UNUSED = -1
 """The owner of a sample that a partition gives to nobody."""
@@ -26,7 +26,7 @@ class Pool:
     groups   ids of patients, writers or sites, where the dataset has them
     sites    what the groups are called, by id, where they are sites with names
     rows     their rows in the training set
-    roster   all images by name, for a file that speaks of samples by theirs
+    register   all images by name, for a file that speaks of samples by theirs
     """
 
     labels: Ints
@@ -35,7 +35,7 @@ class Pool:
     groups: Ints | None = None
     sites: tuple[str, ...] = ()
     rows: Ints | None = None
-    roster: Roster | None = None
+    register: SampleRegister | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from rayfl.component import component
 from rayfl.errors import DataError, broken, suggest_nearest
 from rayfl.federation.arrays import Ints, Strings
-from rayfl.federation.names import Roster, find_places
+from rayfl.federation.names import SampleRegister, find_places
 from rayfl.federation.paths import AbsolutePath
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ class LabelTable:
         raise DataError(broken(rule, "neither", "Name the file itself"))
 
 
-def relabel(
+def replace_labels(
     scenario: Scenario,
     labels: LabelTable,
-    roster: Roster,
+    register: SampleRegister,
 ) -> Scenario:
     """The same federation with the labels of a table; nobody meant a rate of them to be wrong.
 
@@ -60,11 +60,11 @@ def relabel(
         Who owns what; it stays as it is.
     labels
         The table.
-    roster
+    register
         What the images are called.
     """
     path = labels.find()
-    rows, columns = roster.read_rows(path, ("label",))
+    rows, columns = register.read_rows(path, ("label",))
     classes = _number_labels(path, columns["label"], scenario.classes)
     trained = rows >= 0
     told = np.zeros(len(scenario.owner), dtype=np.bool_)

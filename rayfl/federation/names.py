@@ -64,7 +64,7 @@ def name_dataset(dataset: Dataset) -> SampleNames | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Roster:
+class SampleRegister:
     """All images that a table may name: by `file`, or by `id`, the row of the training set.
 
     samples  how many the training set has
@@ -125,9 +125,9 @@ class Roster:
         return rows
 
 
-def open_roster(dataset: Dataset) -> Roster:
-    """The roster of a `dataset`."""
-    return Roster(len(dataset.train), dataset.train.names, dataset.test.names)
+def open_register(dataset: Dataset) -> SampleRegister:
+    """The register of a `dataset`."""
+    return SampleRegister(len(dataset.train), dataset.train.names, dataset.test.names)
 
 
 def find_places(known: Strings, wanted: Strings) -> Ints:

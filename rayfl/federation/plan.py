@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 _LoaderSlot = Annotated[Loader, slot(DATASETS)]
 _PartitionSlot = Annotated[Partition, slot(PARTITIONS)]
 _NoiseSlot = Annotated[Noise, slot(NOISES)]
+# Told apart at once, so that a refusal speaks of what was meant alone.
+_Labels = Annotated[
+    Annotated[Literal["true", "given"], Tag("Word")] | Annotated[LabelTable, Tag("Table")],
+    Discriminator(lambda labels: "Word" if isinstance(labels, str) else "Table"),
+]
 
 # What belongs to one machine, or names the whole instead of describing it.
 _NOT_RECORDED = {"data_root", "scenario"}
@@ -64,7 +71,7 @@ class FederationPlan(BaseModel):
     data: _LoaderSlot = default_component("digits")
     data_root: AbsolutePath | None = None
     clients: Count = 10
-    labels: Literal["true", "given"] | LabelTable = Field(default=None, validate_default=True)
+    labels: _Labels = Field(default=None, validate_default=True)
     split: SplitPlan = Field(default_factory=SplitPlan)
     partition: _PartitionSlot = default_component("iid")
     public_data: Annotated[_LoaderSlot | None, neutral(None)] = None

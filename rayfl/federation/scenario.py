@@ -26,8 +26,8 @@ from rayfl.federation.bounds import check_bounds
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.datasets import find_data_root
 from rayfl.federation.drawing import corrupt_labels, deal_pool, find_truth, view_truth
-from rayfl.federation.label_table import LabelTable, relabel
-from rayfl.federation.names import SampleNames, name_dataset, open_roster
+from rayfl.federation.label_table import LabelTable, replace_labels
+from rayfl.federation.names import SampleNames, name_dataset, open_register
 from rayfl.federation.public_images import PublicImages, draw_public_images
 from rayfl.federation.scenario_checks import (
     TaskList,
@@ -316,7 +316,7 @@ def open_federation(plan: FederationPlan, seed: int) -> tuple[Dataset, Scenario]
     if scenario.names is None:
         scenario = dataclasses.replace(scenario, names=name_dataset(dataset))
     if isinstance(plan.labels, LabelTable):
-        scenario = relabel(scenario, plan.labels, open_roster(dataset))
+        scenario = replace_labels(scenario, plan.labels, open_register(dataset))
     if scenario.clients != plan.clients:
         raise ConfigError(broken(f"clients is {scenario.clients} in {plan.scenario}", plan.clients))
     return dataset, scenario
@@ -348,9 +348,9 @@ def build_scenario(
     # The clients' dataset gives nothing for a set that comes from another one.
     split = plan.split if foreign is None else dataclasses.replace(plan.split, public=None)
     sites = dataset.train.groups if dataset.sites else None
-    roster = open_roster(dataset)
+    register = open_register(dataset)
     rng = open_stream(seed, "split")
-    parts = split_training_set(labels, classes, split, rng, sites, roster)
+    parts = split_training_set(labels, classes, split, rng, sites, register)
     dealt = deal_pool(plan, dataset, parts.pool, open_stream(seed, "partition"))
     owner = np.full(len(labels), Role.UNUSED, dtype=np.int32)
     owner[parts.pool] = dealt.owner
@@ -390,7 +390,7 @@ def build_scenario(
         client_names=dealt.names,
     )
     if isinstance(plan.labels, LabelTable):
-        return relabel(drawn, plan.labels, roster)
+        return replace_labels(drawn, plan.labels, register)
     return drawn
 
 

@@ -30,6 +30,7 @@ _ORANGE = "#D55E00"
 _COLUMNS = ("client", "samples", "classes", "nominal noise", "realised noise")
 _MOST_WRITTEN_CELLS = 200
 _MOST_NAMED_CLASSES = 25
+_MOST_NAMED_CLIENTS = 30
 _MOST_DRAWN_CLIENTS = 400
 _NOISY_ROLES = (Role.PUBLIC, Role.LABELLED)
 
@@ -89,9 +90,10 @@ def list_client_rows(scenario: Scenario, most: int | None = None) -> list[tuple[
     realised = scenario.realised
     rows: list[tuple[str, ...]] = []
     for k in range(scenario.clients)[:most]:
-        nominal = format_percent(scenario.nominal[k])
+        # What is added to labels of unknown quality is not the rate of the wrong ones.
+        nominal = format_percent(None if realised is None else scenario.nominal[k])
         found = format_percent(None if realised is None else realised[k])
-        rows.append((str(k), str(sizes[k]), str(held[k]), nominal, found))
+        rows.append((scenario.name_client(k), str(sizes[k]), str(held[k]), nominal, found))
     return rows
 
 
@@ -158,9 +160,8 @@ def draw_scenario_figures(scenario: Scenario) -> dict[str, Figure]:
         "classes_by_client": _draw_classes_by_client(scenario),
         "sizes": _draw_sizes_histogram(scenario),
     }
-    if scenario.true is not None or not np.isnan(scenario.nominal).all():
-        drawn["noise_by_client"] = _draw_noise_by_client(scenario)
     if scenario.true is not None:
+        drawn["noise_by_client"] = _draw_noise_by_client(scenario)
         drawn["transition"] = _draw_transition(scenario, scenario.true)
     return drawn
 
@@ -200,7 +201,7 @@ def _draw_classes_by_client(scenario: Scenario) -> Figure:
     axes.set_xlabel("client" if every == 1 else thinned)
     axes.set_ylabel(f"class ({kind} label)")
     _name_classes(axes, scenario.classes, "y")
-    _use_whole_numbers(axes.xaxis)
+    _name_clients(axes, scenario)
     return figure
 
 
@@ -284,6 +285,16 @@ def _name_classes(
         axes.set_xticks(ticks, classes, rotation=45 if longest > 3 else 0)
 
 
+def _name_clients(axes: Axes, scenario: Scenario) -> None:
+    """The names of clients as tick labels, where they have some that do not run into each other."""
+    names = scenario.client_names
+    if names is None or len(names) > _MOST_NAMED_CLIENTS:
+        _use_whole_numbers(axes.xaxis)
+        return
+    upright = max(map(len, names)) <= 3
+    axes.set_xticks(range(len(names)), names, rotation=0 if upright else 45)
+
+
 def _use_whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -305,19 +316,19 @@ def _draw_noise_by_client(scenario: Scenario) -> Figure:
             edgecolors=_ORANGE,
             label="nominal",
         )
-    if scenario.realised is not None:
-        axes.scatter(
-            clients,
-            scenario.realised,
-            s=size,
-            color=_BLUE,
-            linewidths=0,
-            label="realised",
-        )
+    assert scenario.realised is not None, "without true labels there is nothing to draw"
+    axes.scatter(
+        clients,
+        scenario.realised,
+        s=size,
+        color=_BLUE,
+        linewidths=0,
+        label="realised",
+    )
     axes.set_ylim(-0.03, 1.03)
     axes.set_xlabel("client")
     axes.set_ylabel("share of wrong labels")
-    _use_whole_numbers(axes.xaxis)
+    _name_clients(axes, scenario)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 

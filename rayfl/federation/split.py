@@ -24,7 +24,7 @@ from rayfl.errors import ConfigError, broken
 from rayfl.federation.arrays import Bools, Ints
 from rayfl.federation.even_order import spread_places
 from rayfl.federation.interfaces import UNUSED as _UNUSED
-from rayfl.federation.names import Roster
+from rayfl.federation.names import SampleRegister
 from rayfl.federation.paths import AbsolutePath
 from rayfl.federation.told_sets import read_told_sets
 
@@ -146,7 +146,7 @@ def split_training_set(
     plan: SplitPlan,
     rng: Generator,
     sites: Ints | None = None,
-    roster: Roster | None = None,
+    register: SampleRegister | None = None,
 ) -> TrainingSplit:
     """Cut a training set as planned.
 
@@ -162,12 +162,12 @@ def split_training_set(
         Shuffles every class once.
     sites
         Where the samples are from, if sets are to be cut from each site in proportion.
-    roster
+    register
         What the samples are called, for a split that a table tells.
     """
     if plan.table is None:
         return _cut_sets(labels, classes, plan, rng, sites)
-    told = read_told_sets(plan.table, roster, _TOLD_SETS)
+    told = read_told_sets(plan.table, register, _TOLD_SETS)
     _refuse_told_twice(plan, told)
     free = np.ones(len(labels), dtype=np.bool_)
     free[np.concatenate(list(told.values()))] = False

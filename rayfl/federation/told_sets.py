@@ -8,12 +8,12 @@ import numpy as np
 
 from rayfl.errors import DataError, broken
 from rayfl.federation.arrays import Ints
-from rayfl.federation.names import Roster
+from rayfl.federation.names import SampleRegister
 
 
 def read_told_sets(
     path: Path,
-    roster: Roster | None,
+    register: SampleRegister | None,
     known: tuple[str, ...],
 ) -> dict[str, Ints]:
     """The sorted training rows of each set that a table names in its column `set`.
@@ -22,13 +22,13 @@ def read_told_sets(
     ----------
     path
         A CSV or Parquet file with `file` or `id`, and `set`.
-    roster
+    register
         What the samples are called.
     known
         The names that a set can have.
     """
-    assert roster is not None, "a table of sets needs the names of the samples"
-    rows, columns = roster.read_rows(path, ("set",))
+    assert register is not None, "a table of sets needs the names of the samples"
+    rows, columns = register.read_rows(path, ("set",))
     told = columns["set"]
     strangers = np.setdiff1d(told, np.array(known, dtype=np.str_))
     if len(strangers):

@@ -148,6 +148,7 @@ def _save_result(path: Path, scenario: Scenario, outcome: Outcome) -> None:
         "mean_client_samples": float(sizes[sizes > 0].mean()),
         "classes": list(scenario.classes),
         "noise_rate": scenario.noise_rate(),
+        "client_names": scenario.client_names,
         "capability": cpu_capability(),
     }
     ended = {

@@ -67,7 +67,7 @@ def test_rows_by_hand() -> None:
 
 
 def test_without_truth_classes_are_the_given_ones_and_rates_unknown() -> None:
-    assert list_client_rows(tiny(true=None), most=1) == [("0", "3", "3", "40.00 %", "unknown")]
+    assert list_client_rows(tiny(true=None), most=1) == [("0", "3", "3", "unknown", "unknown")]
     assert dict(list_scenario_facts(tiny(true=None)))["client noise"] == "unknown"
 
 
@@ -126,8 +126,7 @@ def test_printing_says_how_many_clients_it_leaves_out(capsys: pytest.CaptureFixt
     ("change", "names"),
     [
         ({}, {"classes_by_client", "sizes", "noise_by_client", "transition"}),
-        ({"true": None}, {"classes_by_client", "sizes", "noise_by_client"}),
-        ({"true": None, "nominal": np.full(3, np.nan)}, {"classes_by_client", "sizes"}),
+        ({"true": None}, {"classes_by_client", "sizes"}),
     ],
 )
 def test_figures_that_need_what_is_unknown_are_absent(
@@ -225,3 +224,12 @@ def test_the_build_command_saves_what_the_configuration_says(
     found = Scenario.load(tmp_path / "s")
     assert result.output.split() == [str(tmp_path / "s"), found.sha256]
     assert (found.clients, found.seed) == (4, 11)
+
+
+def test_clients_with_names_are_called_by_them() -> None:
+    named = tiny(client_names=("oslo", "rome", "bern"))
+    assert [row[0] for row in list_client_rows(named)] == ["oslo", "rome", "bern"]
+    drawn = draw_scenario_figures(named)
+    for name in ("classes_by_client", "noise_by_client"):
+        ticks = drawn[name].axes[0].get_xticklabels()
+        assert [tick.get_text() for tick in ticks] == ["oslo", "rome", "bern"]

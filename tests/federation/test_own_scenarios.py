@@ -439,3 +439,41 @@ def test_a_scenario_saved_before_a_setting_was_known_is_adopted(tmp_path: Path) 
     (tmp_path / "s" / "scenario.json").write_text(json.dumps(header))
     adopted = FederationPlan.model_validate({"scenario": tmp_path / "s"})
     assert open_federation(adopted, 0)[1].sha256 == scenario.sha256
+
+
+ROLES = ("public", "validation", "labelled", "clients", "unused")
+
+
+@given(
+    told=st.dictionaries(st.integers(0, 69), st.sampled_from(ROLES), min_size=1, max_size=50),
+    owners=st.dictionaries(st.integers(0, 69), st.integers(-1, 2), max_size=70),
+    share=st.none() | st.floats(0, 0.1),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_random_tables_put_every_sample_into_one_place(
+    tmp_path_factory: pytest.TempPathFactory,
+    told: dict[int, str],
+    owners: dict[int, int],
+    share: float | None,
+    seed: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("tables")
+    sets = [{"file": f"file{row}.png", "set": name} for row, name in told.items()]
+    clients = [{"id": row, "client": owner} for row, owner in owners.items()] or [
+        {"id": 0, "client": 0}
+    ]
+    split: dict[str, Any] = {"table": write_table(folder / "sets.csv", sets)}
+    if "public" not in told.values():
+        split["public"] = share
+    table = write_table(folder / "owners.csv", clients)
+    scenario = build(seed, split=split, partition={"name": "explicit", "file": table})
+    rows = np.concatenate([scenario.indices(owner) for owner in (*range(3), *Role)])
+    assert sorted(rows.tolist()) == list(range(70))
+    for row, name in told.items():
+        if name in ("public", "validation", "labelled"):
+            assert scenario.owner[row] == Role[name.upper()]
+        elif name == "unused":
+            assert scenario.owner[row] == Role.UNUSED
+    for row in np.flatnonzero(scenario.owner >= 0).tolist():
+        assert scenario.owner[row] == owners.get(row, 0)

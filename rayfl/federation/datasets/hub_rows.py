@@ -162,7 +162,7 @@ def _names_in(info: Any, label: str) -> ClassNames:
     features = info.get("features") if isinstance(info, dict) else None
     feature = features.get(label) if isinstance(features, dict) else None
     names = feature.get("names") if isinstance(feature, dict) else None
-    return tuple(map(str, names or ()))
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def _find_class_names(folder: Path, label: str) -> ClassNames:
@@ -227,7 +227,11 @@ def _read_texts(table: _Table, column: str) -> Strings:
     import pyarrow as pa
 
     values = table.columns.column(column)
-    texts = values.cast(pa.string()).fill_null("").to_pylist()
+    try:
+        texts = values.cast(pa.string()).fill_null("").to_pylist()
+    except pa.ArrowException as error:
+        rule = f"{table.file}: column '{column}' holds texts or numbers"
+        raise DataError(broken(rule, values.type)) from error
     if "" in texts:
         rule = f"{table.file}: column '{column}' has a value in every row"
         raise DataError(broken(rule, f"none in row {texts.index('')}"))

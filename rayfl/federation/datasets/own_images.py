@@ -4,6 +4,7 @@ their names, sites and true labels beside."""
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from rayfl.federation.datasets.image_files import decode_as_shown
 from rayfl.federation.datasets.on_disk import split_off_test
 from rayfl.federation.datasets.sites import number_texts
 from rayfl.federation.names import find_places
+
+log = logging.getLogger("rayfl")
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,10 @@ class Reading:
             skipped += skipped_too
         else:
             train, test = split_off_test(train, self.test_fraction, self.seed, bool(sites))
+        if skipped:
+            log.warning(
+                "%s: %d damaged images are left out, first %s", name, len(skipped), skipped[0]
+            )
         return Dataset(name, train, _judge_by_truth(test), classes, sites, skipped)
 
     def _read(
@@ -115,15 +122,15 @@ class Reading:
             raise DataError(broken(rule, f"all {len(records.names)} of them, first {first}"))
         images = Images(
             x=shown.x,
-            y=_number(records.labels, classes)[whole],
-            groups=None if records.sites is None else _number(records.sites, sites)[whole],
+            y=_number_texts(records.labels, classes)[whole],
+            groups=None if records.sites is None else _number_texts(records.sites, sites)[whole],
             names=records.names[whole],
-            truth=None if records.truth is None else _number(records.truth, classes)[whole],
+            truth=None if records.truth is None else _number_texts(records.truth, classes)[whole],
         )
         return images, tuple(records.names[list(shown.faults)].tolist())
 
 
-def _number(texts: Strings, names: tuple[str, ...]) -> Ints:
+def _number_texts(texts: Strings, names: tuple[str, ...]) -> Ints:
     return find_places(np.array(names, dtype=np.str_), texts)
 
 

@@ -50,11 +50,11 @@ class ExplicitOwners:
 
     def _assign_named(self, pool: Pool) -> Assignment:
         """Owners of the samples that a table names."""
-        assert pool.roster is not None, "whoever makes a pool knows its samples"
+        assert pool.register is not None, "whoever makes a pool knows its samples"
         assert pool.rows is not None, "whoever makes a pool knows its samples"
-        rows, columns = pool.roster.read_rows(self.file, ("client",))
+        rows, columns = pool.register.read_rows(self.file, ("client",))
         client, names = _number_clients(self.file, columns["client"], pool.clients)
-        everybody = np.full(pool.roster.samples, UNUSED, np.int64)
+        everybody = np.full(pool.register.samples, UNUSED, np.int64)
         trained = rows >= 0
         everybody[rows[trained]] = client[trained]
         return Assignment(everybody[pool.rows], names=names)

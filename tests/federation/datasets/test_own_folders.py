@@ -355,8 +355,11 @@ def test_a_damaged_image_is_refused_by_name(damaged: Path) -> None:
         load(damaged, sites="parent")
 
 
-def test_damaged_images_are_left_out_on_request_and_listed(damaged: Path) -> None:
+def test_damaged_images_are_left_out_on_request_and_listed(
+    damaged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     dataset = load(damaged, sites="parent", damaged="skip")
+    assert "2 damaged images are left out, first cat/north/2.png" in caplog.text
     assert dataset.skipped == ("cat/north/2.png", "dog/south/0.png")
     assert len(origins(dataset)) == 18
     assert not set(dataset.skipped) & set(origins(dataset))

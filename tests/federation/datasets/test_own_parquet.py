@@ -179,3 +179,15 @@ def test_a_damaged_description_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "train.parquet", make_rows(4))
     with pytest.raises(DataError, match=r"dataset_info\.json must be readable JSON"):
         load(tmp_path)
+
+
+def test_a_site_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "train.parquet", [{**row, "hospital": [1, 2]} for row in make_rows(4)])
+    with pytest.raises(DataError, match=r"column 'hospital' holds texts or numbers; got list"):
+        load(tmp_path, sites={"column": "hospital"})
+
+
+def test_a_description_of_another_form_names_nothing(tmp_path: Path) -> None:
+    (tmp_path / "dataset_info.json").write_text('{"features": {"label": {"names": 7}}, "x": 1}')
+    save(tmp_path / "train.parquet", make_rows(4))
+    assert load(tmp_path).classes == ("0", "1")
