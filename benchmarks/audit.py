@@ -3,9 +3,9 @@
     python benchmarks/audit.py --results FOLDER [--only REGEX] [--human FILE]
     python benchmarks/audit.py --results FOLDER --write docs/audit.md
 
-Every cell (data, kind of noise, seed) is one audit of 8,000 images at 20 clients, inline, and a file
-in the folder; cells that have one are not repeated. cleanlab is compared with where it is installed:
-on out-of-fold probabilities of the same linear model, trained on all samples in one place.
+Every cell (data, kind of noise, seed) is one audit of 8,000 images at 20 clients, inline, and a
+file in the folder; cells that have one are not repeated. cleanlab is compared with where it is
+installed: on out-of-fold probabilities of the same linear model, trained on all samples at once.
 
 The settings of the audit were chosen on rows 20,000 to 28,000 of MNIST and Fashion-MNIST with seed
 100; the cells use the first 8,000 rows and seeds 0 to 4."""

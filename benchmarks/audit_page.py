@@ -22,10 +22,10 @@ python benchmarks/audit.py --results outputs/audit --write docs/audit.md
 ```
 
 Settings, thresholds and the joining rule were chosen on rows 20,000 to 28,000 of MNIST and
-Fashion-MNIST with seed 100. The cells use the first 8,000 rows and seeds 0 to 4. Rates go from 0 to
-80 % over the clients. `human` are CIFAR-10N's `worse` labels as they fall on IID clients; `gathered`
-are the same labels with three quarters of the wrong ones dealt to the last eight clients. Figures
-are means with 95 % intervals over seeds (Student's t); one seed has none.
+Fashion-MNIST with seed 100. The cells use the first 8,000 rows and seeds 0 to 4. Rates go from 0
+to 80 % over the clients. `human` are CIFAR-10N's `worse` labels as they fall on IID clients;
+`gathered` are the same labels with three quarters of the wrong ones dealt to the last eight
+clients. Figures are means with 95 % intervals over seeds (Student's t); one seed has none.
 """
 
 READING = """## How it works
@@ -41,6 +41,7 @@ subspaces, votes of other clients with Dawid and Skene's model, LID, expertise) 
 features and are weaker; they are shown beside the joined figures, and say where they disagree.
 """
 
+AMBIGUOUS = "People err where images are ambiguous, and there the heads hesitate as well."
 
 
 def write_page(cells: Sequence[Cell]) -> str:
@@ -230,11 +231,11 @@ def explain(cells: Sequence[Cell]) -> Iterator[str]:
 def find_reason(what: str) -> str:
     """Why an aim is missed, where that is known."""
     reasons = {
-        "human": "People err where images are ambiguous, and there the heads hesitate as well.",
-        "gathered": "People err where images are ambiguous, and there the heads hesitate as well.",
-        "clean data": "Heads mistake some classes for each other; what they do on all clients alike "
-        "is taken back, what differs by client is not.",
-        "above cleanlab": "Where pooled probabilities are nearly perfect, little is left to gain.",
+        "human": AMBIGUOUS,
+        "gathered": AMBIGUOUS,
+        "clean data": "Heads mistake some classes for each other; what they do on all clients "
+        "alike is taken back, what differs by client is not.",
+        "above cleanlab": "Where pooled probabilities are good, little is left to gain.",
         "mean absolute": "What heads get wrong of all clients alike cannot be told from wrong "
         "labels unless the best clients are almost clean.",
     }

@@ -135,6 +135,7 @@ def run(
     from rayfl.fleet.on_ray.connection import connect_ahead
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.progress import progress_for
+    from rayfl.run.standing import read_standing
 
     plain = read_config(config, overrides)
     with connect_ahead(plain, address):
@@ -144,6 +145,8 @@ def run(
         result = run_experiment(settings, resume=resume, address=address, progress=progress)
     for name, value in _final_metrics(result.metrics):
         click.echo(f"{name:{WIDTH}} {value:.4f}")
+    for line in read_standing(result.directory):
+        click.echo(line)
     click.echo(f"{'run':{WIDTH}} {result.directory}")
     click.echo(f"{'mlflow run':{WIDTH}} {result.mlflow_run_id or 'none'}")
     click.echo(f"{'scenario sha256':{WIDTH}} {result.scenario_sha256}")

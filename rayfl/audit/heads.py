@@ -123,7 +123,7 @@ class Descent:
     decay: float
 
     def __post_init__(self) -> None:
-        self.ahead = self.heads.copy()
+        self.ahead: Singles = self.heads.copy()
         self.momentum = 1.0
 
     def step(self, slope: Singles) -> Singles:

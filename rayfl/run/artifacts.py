@@ -27,6 +27,7 @@ from rayfl.run.environment import (
     library_versions,
 )
 from rayfl.run.signals import Interrupted
+from rayfl.run.standing import tell_standing
 from rayfl.tracking.store import default_uri
 from rayfl.tracking.tracker import Tracker
 from rayfl.version import __version__
@@ -116,6 +117,7 @@ def conclude_run(
     with refuse_unwritable(directory):
         _save_arrays(directory / "arrays.npz", scenario, outcome)
         _save_result(directory / "result.json", scenario, outcome)
+        tell_standing(tracker, directory, outcome.left, scenario)
     tracker.tags({"model_sha256": outcome.sha256})
     if not tracker.enabled:
         return
