@@ -33,6 +33,7 @@ from rayfl.run.engine import Engine
 from rayfl.run.places import open_place
 from rayfl.run.progress import Progress, Silent, Teller
 from rayfl.run.signals import Interrupted, Stop, stop_on_signals
+from rayfl.run.standing import warn_of_warm_up
 
 if TYPE_CHECKING:
     from torch import nn
@@ -140,6 +141,7 @@ def _run_in(
     dataset, scenario = open_federation(config, config.seeds_for("data"))
     with refuse_unwritable(folder):
         begin_directory(config, folder, scenario)
+    warn_of_warm_up(config)
     recipe = NetworkRecipe(config, dataset.shape, len(scenario.classes))
     with track_run(config, folder, scenario) as tracker:
         uri = config.checkpoint.uri or str(folder / "checkpoints")

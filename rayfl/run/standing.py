@@ -4,6 +4,7 @@ the share of their samples that it kept, the share of their labels that it corre
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,15 @@ from numpy.typing import NDArray
 
 from rayfl.arrays import Floats
 from rayfl.durable import write_file
+from rayfl.errors import broken
 
 if TYPE_CHECKING:
+    from rayfl.config.schema import Config
     from rayfl.federation.scenario import Scenario
     from rayfl.fleet.base import BaseFleet
     from rayfl.tracking.tracker import Tracker
+
+log = logging.getLogger("rayfl")
 
 ESTIMATE = "estimate/"
 KEPT, CORRECTED = "estimate/kept", "estimate/corrected"
@@ -31,6 +36,21 @@ LEAST_CLIENTS = 4
 MOST = 10
 MOST_ASKED = 2000
 """More clients than this are not fetched one by one for a table at the end."""
+
+
+def warn_of_warm_up(config: Config) -> None:
+    """Say that a method whose warm-up is as long as the run never does what it is for.
+
+    Parameters
+    ----------
+    config
+        Of the run that is about to begin."""
+    warmup = getattr(config.method, "warmup", None)
+    rounds = config.training.rounds
+    if isinstance(warmup, int) and warmup >= rounds:
+        rule = f"{config.name_of('method')} needs more rounds than its warm-up of {warmup}"
+        remedy = "What follows the warm-up never happens: lower method.warmup, or add rounds."
+        log.warning(broken(rule, f"training.rounds={rounds}", remedy))
 
 
 def measure_decisions(

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import rayfl
-from rayfl.run.standing import list_standing, read_standing
+from rayfl.config.schema import validate_config
+from rayfl.run.standing import list_standing, read_standing, warn_of_warm_up
 from tests.audit.toys import make_settings
 
 
@@ -36,3 +37,12 @@ def test_a_run_ends_with_the_client_that_its_method_distrusts(tmp_path: Path) ->
     assert any(line.split()[0] == "5" and "expertise" in line for line in lines[1:])
     with np.load(result.directory / "arrays.npz") as arrays:
         assert arrays["estimate/kept"].shape == (6,)
+
+
+@pytest.mark.parametrize(("warmup", "warned"), [(6, True), (5, False)])
+def test_a_warm_up_that_outlives_the_run_is_said_at_its_start(
+    warmup: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make_settings(method={"name": "fedrn", "warmup": warmup}, training={"rounds": 6})
+    warn_of_warm_up(validate_config(settings))
+    assert ("lower method.warmup" in caplog.text) == warned
