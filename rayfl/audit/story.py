@@ -96,7 +96,7 @@ def audit(
     with stop_on_signals(stop) as stop, connect_ahead(plain, address):
         subject = open_subject(config)
         chosen = make_plan(plan, subject.dataset.shape)
-        findings = _find(subject, chosen, not local, address, progress or Silent(), stop)
+        findings = _gather_findings(subject, chosen, not local, address, progress or Silent(), stop)
     seconds = time.perf_counter() - started
     made = Audit(findings, subject, chosen, seconds)
     if directory is None:
@@ -127,7 +127,7 @@ def _plain_fleet(config: Config | Mapping[str, Any] | str | Path) -> Mapping[str
     return {"fleet": "inline"}
 
 
-def _find(
+def _gather_findings(
     subject: Subject,
     plan: AuditPlan,
     prints: bool,

@@ -92,7 +92,7 @@ def list_standing(left: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     ----------
     left
         What a run leaves: arrays by name, those of estimates with one value a client."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, array in left.items():
         values = np.asarray(array)
         if name.startswith(ESTIMATE) and values.ndim == 1:
