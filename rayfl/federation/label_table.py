@@ -38,6 +38,9 @@ class LabelTable:
 
     def find(self) -> Path:
         """The file."""
+        if not self.table.exists():
+            rule = f"labels: {self.table} is a table, or a folder with {' or '.join(_FILES)}"
+            raise DataError(broken(rule, "nothing there", "Correct the path"))
         if not self.table.is_dir():
             return self.table
         for name in _FILES:

@@ -314,6 +314,8 @@ def test_a_folder_stands_for_the_table_in_it(tmp_path: Path, name: str) -> None:
     empty.mkdir()
     with pytest.raises(DataError, match=r"has labels\.parquet or labels\.csv; got neither"):
         build(labels=empty)
+    with pytest.raises(DataError, match=r"empty/x is a table, or a folder .* got nothing there"):
+        build(labels=empty / "x")
 
 
 def test_labels_may_be_the_numbers_of_classes(tmp_path: Path) -> None:
