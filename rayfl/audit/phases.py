@@ -149,7 +149,7 @@ def hear_votes(client: Client, *, peers: Mapping[int, Singles]) -> Out:
     return Out(
         {
             "confusion": confusion.astype(np.float32),
-            "reliability": dict(zip(peers, others.reliability_.tolist(), strict=True)),
+            "reliability": dict(zip(peers, model.reliability_[1:].tolist(), strict=True)),
         },
         state={"votes": take_given(others.posterior_, held.given)},
     )

@@ -72,7 +72,7 @@ def test_the_truth_is_not_looked_at(made: Audit, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("cluster")
 def test_actors_find_the_same_to_the_bit(made: Audit) -> None:
-    settings = make_settings(fleet="ray", resources={"actors": 2})
+    settings = make_settings(fleet="ray", device="cpu", resources={"actors": 2})
     found: Audit = rayfl.audit(settings, plan=QUICK)
     assert np.array_equal(found.findings.samples.score, made.findings.samples.score)
     assert np.array_equal(found.findings.samples.opinions, made.findings.samples.opinions)

@@ -13,7 +13,7 @@ QUICK: Mapping[str, Any] = {
     "choices": 1,
     "turns": 2,
     "steps": 6,
-    "peers": 2,
+    "peers": 3,
     "span_axes": 8,
     "span": 4,
 }

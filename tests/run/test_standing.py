@@ -28,8 +28,9 @@ def test_hairs_and_handfuls_accuse_nobody(values: list[float]) -> None:
 def test_a_run_ends_with_the_client_that_its_method_distrusts(tmp_path: Path) -> None:
     noise = {"name": "symmetric", "rate": [0.0, 0.0, 0.0, 0.0, 0.0, 0.9]}
     method = {"name": "fedrn", "warmup": 1, "k": 1}
+    training = {"rounds": 12, "clients_per_round": 6, "epochs": 3, "lr": 0.1}
     settings = make_settings(
-        clients=6, noise=noise, method=method, output=str(tmp_path), training={"rounds": 6}
+        clients=6, noise=noise, method=method, output=str(tmp_path), training=training
     )
     result = rayfl.run({**settings, "tracking": {"enabled": True}})
     lines = read_standing(result.directory)
