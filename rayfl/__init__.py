@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rayfl.version import __version__
 
 if TYPE_CHECKING:
+    from rayfl.audit.story import audit
     from rayfl.config.schema import Config, load_config
     from rayfl.run.comparison import Comparison, compare
     from rayfl.run.experiment import Result, run
@@ -28,6 +29,7 @@ __all__ = [
     "StudyResult",
     "SweepResult",
     "__version__",
+    "audit",
     "compare",
     "load",
     "load_config",
@@ -38,6 +40,7 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "rayfl.run.comparison",
+    "audit": "rayfl.audit.story",
     "Config": "rayfl.config.schema",
     "Result": "rayfl.run.result",
     "StudyResult": "rayfl.study.result",

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from rayfl.run.signals import Interrupted
 
 GROUPS = {
+    "audit": (
+        "rayfl.commands.audit:audit_command",
+        "Say which clients and which labels of a federation are probably wrong.",
+    ),
     "run": (
         "rayfl.commands.run:run_command",
         "Run a configuration; with -m, a whole grid of them.",

@@ -85,8 +85,21 @@ MAY_ENTER = {
         "study",
         "tracking",
     },
+    "audit": {
+        "config",
+        "estimate",
+        "federation",
+        "fleet",
+        "models",
+        "plots",
+        "protocol",
+        "report",
+        "run",
+        "tracking",
+    },
     "tuning": {"config", "fleet", "plots", "run", "tracking"},
     "commands": {
+        "audit",
         "config",
         "federation",
         "fleet",
@@ -99,7 +112,7 @@ MAY_ENTER = {
         "tuning",
     },
     "cli": {"commands", "config", "fleet", "run", "tracking"},
-    "__init__": {"config", "run", "study", "tuning"},
+    "__init__": {"audit", "config", "run", "study", "tuning"},
 }
 """Which rooms (packages, and modules beside them) each one knows, beside itself and the
 foundation; lazy imports count."""

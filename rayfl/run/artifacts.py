@@ -29,6 +29,7 @@ from rayfl.run.engine import Outcome
 from rayfl.run.environment import cpu_capability
 from rayfl.run.figures import draw_run_figures, optional_output
 from rayfl.run.signals import Interrupted
+from rayfl.run.standing import tell_standing
 from rayfl.run.summary import summarise_history
 from rayfl.run.tracked_facts import DIGEST_LETTERS, list_datasets, name_test_set, tag_run
 from rayfl.tracking.store import choose_uri
@@ -123,6 +124,7 @@ def conclude_run(
         _save_arrays(directory / "arrays.npz", scenario, outcome)
         _save_result(directory / "result.json", scenario, outcome)
         write_clients(directory, list_clients(scenario, outcome.left, outcome.history))
+        tell_standing(tracker, directory, outcome.left, scenario)
     # One that was taken further has more rounds than it began with.
     tracker.tags({"model_sha256": outcome.sha256, "rounds": str(outcome.rounds)})
     if not tracker.enabled:

@@ -34,6 +34,7 @@ from rayfl.run.environment import library_versions
 from rayfl.run.evaluation import Examination, Judge, Verdict, identify_model
 from rayfl.run.features import share_features
 from rayfl.run.signals import Interrupted
+from rayfl.run.standing import measure_decisions
 
 log = logging.getLogger("rayfl")
 
@@ -406,7 +407,8 @@ class Engine:
         digest = hashlib.sha256()
         for client in sorted(vectors, key=lambda client: -1 if client is None else client):
             digest.update(f"{client}".encode() + vectors[client].astype("<f4").tobytes())
-        left = dict(self.fleet.left)
+        decided = measure_decisions(self.fleet, reached.table, self.scenario)
+        left = {**self.fleet.left, **decided}
         sha256 = digest.hexdigest()
         return Outcome(reached.round, reached.history, vectors, sha256, self._verdict, left)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.dataset import Dataset
 from rayfl.federation.scenario import Scenario
+from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Holdings
 from rayfl.fleet.inline import InlineFleet
 from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.run.assembly import build_spec
-from rayfl.run.engine import Engine, Outcome
 from rayfl.run.signals import Stop
 
 if TYPE_CHECKING:
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from rayfl.fleet.on_ray.placement import Placement
 
 Emit = Callable[[dict[str, Any]], int]
+Made_co = TypeVar("Made_co", covariant=True)
+Made = TypeVar("Made")
+
+
+class Driven(Protocol[Made_co]):
+    """What runs on a fleet: the engine of a run, or of an audit."""
+
+    def run(self, fleet: BaseFleet, emit: Callable[[dict[str, Any]], object]) -> Made_co:
+        """All of it."""
+
+    def save(self) -> int:
+        """Leave a checkpoint; its round, -1 where there is none."""
 
 
 class RunPlace(Protocol):
@@ -33,7 +45,7 @@ class RunPlace(Protocol):
         """What the run needs of the data; the caller may drop its own. What there is to say of
         the place."""
 
-    def run(self, engine: Engine, emit: Emit) -> Outcome:
+    def run(self, engine: Driven[Made], emit: Emit) -> Made:
         """All rounds; interrupted, they leave a checkpoint."""
 
 
@@ -64,7 +76,7 @@ class InThisProcess:
         self.fleet = InlineFleet(build_spec(self.config, dataset, scenario, "cpu"), holdings)
         return {}
 
-    def run(self, engine: Engine, emit: Emit) -> Outcome:
+    def run(self, engine: Driven[Made], emit: Emit) -> Made:
         def emit_and_heed(record: dict[str, Any]) -> int:
             told = emit(record)
             # A method of somebody's may have caught all exceptions.
@@ -102,11 +114,11 @@ class OnRay:
         actors = str(placement.actors)
         return {"cluster": describe_cluster(), "actors": actors, **describe_job()}
 
-    def run(self, engine: Engine, emit: Emit) -> Outcome:
+    def run(self, engine: Driven[Made], emit: Emit) -> Made:
         from rayfl.fleet.on_ray.coordinator import drive_run
 
-        outcome: Outcome = drive_run(engine, self.hiring, emit, self.stop.heed)
-        return outcome
+        made: Made = drive_run(engine, self.hiring, emit, self.stop.heed)
+        return made
 
     def _placement(self, dataset: Dataset, scenario: Scenario, holdings: Holdings) -> Placement:
         """What fits the cluster."""
