@@ -13,7 +13,7 @@ import pytest
 from ray.exceptions import RayError
 
 from rayfl.errors import ConfigError, ResourceError
-from rayfl.fleet.on_ray import own_ray
+from rayfl.fleet.on_ray import connection, own_ray
 from rayfl.fleet.on_ray.connection import EarlyStart, connect_ahead, connect_ray
 from rayfl.fleet.on_ray.own_ray import is_own, own_settings
 from tests.reliability.drills import ROOT
@@ -38,6 +38,8 @@ class Ray:
             ray, "nodes", lambda: [{"Alive": True, "NodeManagerAddress": self.host}]
         )
         monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: self.host)
+        # Nobody beyond this machine is asked whether there is a Ray.
+        monkeypatch.setattr(connection, "refuse_silent_address", lambda *_: None)
 
     def init(self, address: str | None, **settings: Any) -> None:
         assert self.gate.wait(10)

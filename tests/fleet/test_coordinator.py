@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rayfl.errors import DataError, ResourceError
-from rayfl.fleet.on_ray import coordinator as module
+from rayfl.fleet.on_ray import connection, coordinator as module
 from rayfl.fleet.on_ray.connection import connect_ray
 from rayfl.fleet.on_ray.coordinator import count_room_on, drive_run, fit_placement, store_for_hiring
 from rayfl.fleet.on_ray.placement import Placement
@@ -129,6 +129,8 @@ def test_a_cluster_that_is_not_there_is_a_clear_error(
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
+    # Nobody beyond this machine is asked.
+    monkeypatch.setattr(connection, "refuse_silent_address", lambda *_: None)
     place = address or "this machine"
     with (
         pytest.raises(
@@ -145,6 +147,8 @@ def test_only_our_own_connection_ends(address: str | None, monkeypatch: pytest.M
 
     steps: list[Any] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    # Nobody beyond this machine is asked.
+    monkeypatch.setattr(connection, "refuse_silent_address", lambda *_: None)
     here = [{"Alive": True, "NodeManagerAddress": "127.0.0.1"}]
     monkeypatch.setattr(ray, "init", lambda where, **settings: steps.append(where))
     monkeypatch.setattr(ray, "shutdown", lambda: steps.append("shutdown"))

@@ -261,7 +261,7 @@ def test_a_full_disk_ends_the_run_clearly_and_what_was_reached_is_kept(
     start: Start, undisturbed: Comparable, small_disk: Path, tmp_path: Path, place: str, rule: str
 ) -> None:
     (small_disk / "filler").write_bytes(
-        b"0" * (MB - (MB >> 2 if place == "checkpoints" else 20 << 10))
+        b"0" * (MB - (MB >> 2 if place == "checkpoints" else 48 << 10))
     )
     disks = {
         "checkpoints": (tmp_path / "out", small_disk),
