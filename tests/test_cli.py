@@ -401,7 +401,8 @@ def test_every_command_looks_at_the_store_that_the_environment_names(
 ) -> None:
     uri = f"sqlite:///{home / 'store' / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    monkeypatch.setattr(os, "execv", lambda path, words: None)
+    monkeypatch.setattr("rayfl.tracking.ui_server.serve_until_stopped", lambda *_: 0)
+    prepare_store(home / "store" / "mlflow.db")
     assert uri in invoked("ui")
     assert uri in invoked("sync")
     assert uri in check_store(home / "outputs")

@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from rayfl.secrets import mask_secrets
+
 AsJson = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON value, for programs, and nothing else."
 )
@@ -24,9 +26,11 @@ def print_json(value: Any) -> None:
     Parameters
     ----------
     value : object
-        Mappings, sequences, paths, numbers and texts; what is no finite number becomes null.
+        Mappings, sequences, paths, numbers and texts; what is no finite number becomes null, and
+        credentials become stars.
     """
-    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    shown = mask_secrets(_plain(value))
+    click.echo(json.dumps(shown, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ import click
 
 from rayfl.commands.completing import complete_resumed, complete_run
 from rayfl.commands.json_output import AsJson, print_json
+from rayfl.secrets import mask_secrets
 
 if TYPE_CHECKING:
     from rayfl.run.experiment import Result
@@ -257,5 +258,6 @@ def suggest_next(output: Path, experiment: str | None) -> list[tuple[str, str]]:
     runs = "" if usual else f" --runs {shlex.quote(str(output))}"
     return [
         ("look at it", f"rayfl ui{where}"),
-        ("compare all runs", f"rayfl report {shlex.quote(experiment)}{runs}"),
+        # As the store has it: without what may be a credential.
+        ("compare all runs", f"rayfl report {shlex.quote(str(mask_secrets(experiment)))}{runs}"),
     ]

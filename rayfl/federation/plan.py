@@ -161,5 +161,10 @@ class FederationPlan(BaseModel):
 
 def _is_path(text: str) -> bool:
     """Whether a text is meant as a path: it has a folder or a suffix, or something lies there."""
-    path = Path(text).expanduser()
-    return len(path.parts) > 1 or bool(path.suffix) or path.exists()
+    path = Path(text)
+    if len(path.parts) > 1 or path.suffix:
+        return True
+    try:
+        return path.expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # longer than a path, or nobody's home
+        return False

@@ -120,7 +120,7 @@ class _SavedModel(Mapping[int | None, NDArray[np.float32]]):
         except ValueError as error:
             raise self._refuse(f"whose weights are damaged ({error})") from None
         if weights is None:
-            raise self._refuse("which left no weights: it was not tracked")
+            raise self._refuse("which left no model: it was not tracked")
         digest = hashlib.sha256(b"None" + weights.astype("<f4").tobytes()).hexdigest()
         if digest != self._record.sha256:
             raise self._refuse("whose clients have several: only the first was kept")

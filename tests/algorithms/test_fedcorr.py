@@ -427,7 +427,10 @@ def test_levels_go_with_noise_and_labels_are_repaired(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"clients": 1}, "take two clients and two classes or more; got 1 and 4"),
+        (
+            {"clients": 1, "training": {"clients_per_round": 1}},
+            "take two clients and two classes or more; got 1 and 4",
+        ),
         ({"method": {"name": "fedcorr", "k": 60}}, "more samples than method.k = 60 .* got 60"),
     ],
 )

@@ -460,6 +460,11 @@ def test_a_warm_client_trains_on_what_it_lacks_nothing_of() -> None:
 
 
 def test_a_federation_of_one_client_is_refused(tmp_path: Path) -> None:
-    config = toy_config(Row("one", {"name": "fednoro"}, config={"clients": 1}), tmp_path)
+    config = toy_config(
+        Row(
+            "one", {"name": "fednoro"}, config={"clients": 1, "training": {"clients_per_round": 1}}
+        ),
+        tmp_path,
+    )
     with pytest.raises(ConfigError, match="takes two clients or more; got 1"):
         run_toy(config)

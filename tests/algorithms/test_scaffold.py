@@ -271,7 +271,8 @@ def test_the_first_round_is_that_of_fedavg(
 
 @pytest.mark.parametrize("correct", ["gradient", "step"])
 def test_a_single_client_trains_as_with_fedavg(correct: str, tmp_path: Path) -> None:
-    row = Row("single", {"name": "scaffold", "correct": correct}, config={"clients": 1})
+    lone = {"clients": 1, "training": {"clients_per_round": 1}}
+    row = Row("single", {"name": "scaffold", "correct": correct}, lone)
     alone, _ = run_toy(toy_config(row, tmp_path), directory="scaffold")
     plain, _ = run_toy(toy_config(row, tmp_path, {"name": "fedavg"}), directory="plain")
     assert alone.sha256 == plain.sha256

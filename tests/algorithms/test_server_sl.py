@@ -60,7 +60,7 @@ ROWS = [
 @pytest.mark.parametrize(
     "federation",
     [
-        {"clients": 3},
+        {"clients": 3, "training": {"clients_per_round": 3}},
         {"partition": {"name": "dirichlet", "alpha": 0.1}},
         {"training": {"clients_per_round": 1}},
         {"noise": {"name": "symmetric", "rate": 0.5}},

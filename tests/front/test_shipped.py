@@ -72,7 +72,7 @@ WRONG = [
     (["study", "configs/quickstart.yaml"], "`rayfl study` takes a study; got the configuration of"),
     (["study", "configs/sweeps/pbt.yaml"], "got a sweep"),
     (["run", "queue.yaml"], "got a queue, queue.yaml. Give it to `rayfl queue queue.yaml`"),
-    (["run", "quickstrat"], "got quickstrat, which is not there. Did you mean 'quickstart'?"),
+    (["run", "quickstrat"], "got 'quickstrat', which is not there. Did you mean 'quickstart'?"),
     (["study", "fedds_tabel4"], "Did you mean 'fedds_table4'?"),
     (["sweep", "xyzzy"], "`rayfl configs` lists those that come with rayfl."),
 ]

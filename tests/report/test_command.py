@@ -40,7 +40,7 @@ def test_a_study_is_reported_and_logged(made: Made, tmp_path: Path) -> None:
     ]  # fmt: skip
     pictures = sorted(path.name for path in (tmp_path / "r" / "figures").iterdir())
     assert pictures[0] == "01_test_accuracy.png"
-    assert len(pictures) == 3
+    assert len(pictures) == 4  # expertise, reliability, and what a client keeps
     with (tmp_path / "r" / "table.csv").open() as lines:
         rows = {row["method"]: row for row in csv.DictReader(lines)}
     assert set(rows) == {"FedAvg", "Delta", "RHFL", "FedDS", "FedRN", "local k"}
