@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rayfl.tracking.sqlite_store import prepare_store
 from tests.commands import free_ports
 from tests.nodes import born, wait_for
 from tests.reliability.clean_shell import Command
@@ -86,6 +87,7 @@ def test_a_report_listens_to_nobody(tmp_path: Path) -> None:
 
 def test_the_ui_listens_to_this_machine_alone_and_is_stopped_whole(tmp_path: Path) -> None:
     (port,) = free_ports(1)
+    prepare_store(tmp_path / "outputs" / "mlflow.db")
     with started(tmp_path, "ui", "--port", str(port)) as command:
         found = watch(command, ("mlflow",))
         time.sleep(1)
