@@ -44,6 +44,7 @@ LISTINGS: Mapping[str, Listing] = {
     "models": Listing("rayfl.models:MODELS", "networks"),
     "encoders": Listing("rayfl.models:ENCODERS", "frozen encoders"),
     "augmentations": Listing("rayfl.learn.augment:AUGMENTATIONS", "augmentations"),
+    "audits": Listing("rayfl.audit.plan:AUDITS", "kinds of audits, with their settings"),
     "schedulers": Listing("rayfl.tuning.schema:SCHEDULERS", "schedulers of a sweep"),
 }
 """By command."""

@@ -133,7 +133,7 @@ def test_a_run_in_this_process_needs_neither_ray_nor_mlflow_nor_matplotlib(home:
         ("mlflow", ["run", "quickstart", "fleet=inline"], "or set tracking.enabled=false."),
         ("ray", ["sweep", "quickstart"], "pip install ray"),
         ("matplotlib", ["data", "describe", "digits"], "pip install matplotlib."),
-        ("mlflow", ["ui"], "pip install mlflow"),
+        ("mlflow", ["report", "rayfl"], "pip install mlflow"),
     ],
 )
 def test_what_is_not_installed_is_told_in_a_line(

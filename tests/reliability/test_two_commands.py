@@ -86,7 +86,9 @@ def check_runs(output: Path, experiment: str, count: int) -> None:
     runs = sorted((output / "runs").iterdir())
     assert len(runs) == count
     for run in runs:
-        steps = [entry["step"] for entry in noted(run / "journal.jsonl") if "step" in entry]
+        steps = [
+            entry["step"] for entry in noted(run / "journal.jsonl") if entry["kind"] == "metrics"
+        ]
         assert steps == list(range(1, ROUNDS + 1))
     client = open_client(default_uri(output))
     found = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
