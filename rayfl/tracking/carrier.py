@@ -205,8 +205,16 @@ class Carrier:
     _carry_values = _carry_metrics
 
     def _carry_datasets(self, batch: Sequence[Entry]) -> None:
+        from mlflow.exceptions import MlflowException
+
         for entry in batch:
-            self.client.log_inputs(self.run_id, make_inputs(entry["datasets"]))
+            inputs = make_inputs(entry["datasets"])
+            try:
+                self.client.log_inputs(self.run_id, inputs)
+            except MlflowException:
+                # MLflow looks for a dataset, and then adds it: another run on the same data, of the
+                # same moment, may have come between. It is found now.
+                self.client.log_inputs(self.run_id, inputs)
 
     def _carry_tags(self, batch: Sequence[Entry]) -> None:
         for entry in batch:

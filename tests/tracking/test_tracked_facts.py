@@ -220,3 +220,28 @@ def test_the_ui_starts_no_workers_of_mlflow_s_jobs(
     assert "PATH" in seen
     assert started[0][-4:] == ["--host", "127.0.0.1", "--port", "5099"]
     assert "mine: http://127.0.0.1:5099/#/experiments/" in done.output
+
+
+def test_a_dataset_that_another_run_adds_meanwhile_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MLflow looks for it and then adds it; between the two, somebody else did."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    log_inputs = MlflowClient.log_inputs
+    tried: list[str] = []
+
+    def meet(self: Any, run_id: str, *given: Any, **named: Any) -> None:
+        tried.append(run_id)
+        if len(tried) == 1:
+            raise MlflowException("UNIQUE constraint failed: datasets.experiment_id")
+        log_inputs(self, run_id, *given, **named)
+
+    monkeypatch.setattr(MlflowClient, "log_inputs", meet)
+    result = rayfl.run({**SETTINGS, "output": tmp_path})
+    assert result.mlflow_run_id is not None
+    run = open_client(uri_of(result)).get_run(result.mlflow_run_id)
+    assert len(tried) == 2
+    assert run.inputs.dataset_inputs
+    assert "does not answer" not in caplog.text
