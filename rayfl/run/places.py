@@ -55,7 +55,7 @@ def open_place(config: Config, address: str | None, stop: Stop) -> Iterator[RunP
     if config.fleet == "inline":
         yield InThisProcess(config, stop)
         return
-    with stop.later(), connect_ray(address, stop.heed):
+    with stop.later(), connect_ray(address, stop.heed, stop.is_asked):
         yield OnRay(config, stop)
 
 

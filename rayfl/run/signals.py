@@ -59,6 +59,10 @@ class Stop:
         if not self.patient:
             self.heed()
 
+    def is_asked(self) -> bool:
+        """Whether anything was asked for."""
+        return self.asked is not None
+
     def heed(self) -> None:
         """Raise what was asked for."""
         if self.asked is not None:

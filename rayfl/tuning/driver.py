@@ -123,7 +123,7 @@ def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> Sw
     with ExitStack() as stack:
         if _count_left(book):
             with stop.later():
-                stack.enter_context(connect_ray(address))
+                stack.enter_context(connect_ray(address, is_stopping=stop.is_asked))
         base = config_of(chosen, next(list_corners(chosen)), chosen.seeds[0])
         tracker = Tracker(book.directory, tracking_uri(base), base.tracking.enabled)
         try:

@@ -79,6 +79,10 @@ class SweepStop:
             self._patient = False
         self.heed()
 
+    def is_asked(self) -> bool:
+        """Whether anything was asked for."""
+        return self.asked is not None
+
     def heed(self) -> None:
         """Raise what was asked for."""
         if self.asked is not None:

@@ -281,3 +281,48 @@ def test_a_real_ray_begun_ahead(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == ["42 True", "True", "[]", "[]", "False []"]
     assert "SIGTERM" not in ended.stderr
     assert not (tmp_path / ".ray").exists()
+
+
+STOPPING_SCRIPT = """
+import time
+import ray
+from rayfl.fleet.on_ray.connection import connect_ray
+stopping, asked = False, []
+def is_stopping():
+    asked.append(stopping)
+    return stopping
+@ray.remote
+class Talker:
+    def talk(self, word):
+        print(word, flush=True)
+def tell_and_wait(word):
+    count = len(asked)
+    ray.get(talker.talk.remote(word))
+    while len(asked) == count:
+        time.sleep(0.01)
+with connect_ray(None, is_stopping=is_stopping):
+    talker = Talker.remote()
+    tell_and_wait("before")
+    stopping = True
+    tell_and_wait("after")
+print(asked)
+"""
+
+
+@pytest.mark.slow
+def test_after_a_stop_ray_s_processes_are_not_heard_any_more(tmp_path: Path) -> None:
+    """An actor that was being created as its raylet ended prints a C++ stack."""
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPING_SCRIPT],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=ROOT,
+        env=user_environment(tmp_path),
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stdout + ended.stderr
+    assert "before" in said
+    assert "after" not in said
+    assert ended.stdout.splitlines()[-1].endswith("True]")

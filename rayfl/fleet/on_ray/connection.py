@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from rayfl.errors import ResourceError
@@ -21,6 +21,7 @@ from rayfl.fleet.on_ray.own_ray import (
     warn_of_old_ray,
     warn_of_open_door,
 )
+from rayfl.fleet.on_ray.worker_words import drop_worker_words
 
 HEED_SECONDS = 0.1
 
@@ -104,7 +105,11 @@ def connect_ahead(settings: Mapping[str, Any], address: str | None) -> Iterator[
 
 
 @contextmanager
-def connect_ray(address: str | None, heed: Callable[[], object] = lambda: None) -> Iterator[None]:
+def connect_ray(
+    address: str | None,
+    heed: Callable[[], object] = lambda: None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Iterator[None]:
     """A connection to the cluster that is there, or a Ray of our own on this machine that ends with
     us.
 
@@ -114,15 +119,16 @@ def connect_ray(address: str | None, heed: Callable[[], object] = lambda: None) 
         A cluster; by default RAY_ADDRESS, or a Ray of our own.
     heed : callable
         Called while another thread connects; what it raises ends the wait.
+    is_stopping : callable
+        As soon as it is so, what Ray's processes print is not shown any more.
     """
     import ray
 
     if (early := EarlyStart.under_way()) is not None:
         early.wait(heed)
-    if ray.is_initialized():
-        yield
-        return
-    with _open_connection(address):
+    shared = ray.is_initialized()
+    connection = nullcontext() if shared else _open_connection(address)
+    with connection, drop_worker_words(wanted=lambda: not is_stopping()):
         yield
 
 
@@ -158,5 +164,5 @@ def _ray_session(address: str | None, place: str, **settings: Any) -> Iterator[N
     try:
         yield
     finally:
-        with keep_signal_handlers():
+        with keep_signal_handlers(), drop_worker_words():
             ray.shutdown()
