@@ -21,11 +21,11 @@ def drop_worker_words(wanted: Callable[[], bool] = lambda: False) -> Iterator[No
         Asked for each piece, in a thread of Ray's; by default nothing is wanted.
     """
     logs: Any = import_module("ray._private.ray_logging")
-    dispatcher = getattr(logs, "global_worker_stdstream_dispatcher", None)
-    before = getattr(dispatcher, "emit", None)
-    if before is None:  # a version of Ray that brings them in another way
+    dispatcher: Any = getattr(logs, "global_worker_stdstream_dispatcher", None)
+    if dispatcher is None:  # a version of Ray that brings them in another way
         yield
         return
+    before = dispatcher.emit
 
     def show(words: Any) -> None:
         if wanted():
