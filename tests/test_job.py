@@ -44,14 +44,16 @@ def page_exports() -> dict[str, str]:
 
 
 class Head(NamedTuple):
-    """A cluster of one node: where it takes jobs, its first process, and how to speak to it."""
+    """A cluster of one node: where it takes jobs, where drivers, its first process, and how to
+    speak to it."""
 
     address: str
+    drivers: str
     pid: int
     env: dict[str, str]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
     """A head by hand, which ends with the test."""
     # Not pytest's folder: the path of a socket must be short.
@@ -75,7 +77,7 @@ def head() -> Iterator[Head]:
             assert process.poll() is None, (folder / "head.log").read_text()
             assert time.monotonic() - started < PATIENCE, (folder / "head.log").read_text()
             time.sleep(0.2)
-        yield Head(address, process.pid, env)
+        yield Head(address, f"127.0.0.1:{port}", process.pid, env)
     finally:
         ours = descendants(process.pid)
         process.terminate()
@@ -137,3 +139,17 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: Head, tmp_path:
     stranger = submit(head, "true", HOME=str(tmp_path), RAY_AUTH_TOKEN="wrong")
     assert "authentication token is invalid" in stranger.communicate()[0]
     assert stranger.returncode != 0
+
+
+def test_a_shell_that_knows_no_more_than_the_address_drives_a_run(
+    head: Head, tmp_path: Path
+) -> None:
+    """The token lies in the home directory; that this head listens to its machine alone shows."""
+    shell = {name: value for name, value in head.env.items() if name not in page_exports()}
+    words = ["run", "quickstart", "training.rounds=1", "--address", head.drivers]
+    words += ["tracking.enabled=false", f"output={tmp_path / 'out'}"]
+    done = subprocess.run(
+        [str(BIN / "rayfl"), *words], capture_output=True, text=True, cwd=tmp_path, env=shell
+    )
+    assert done.returncode == 0, done.stderr
+    assert "model sha256" in done.stdout

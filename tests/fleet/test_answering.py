@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from rayfl.errors import ResourceError
-from rayfl.fleet.on_ray.answering import refuse_silent_address
+from rayfl.fleet.on_ray import answering
+from rayfl.fleet.on_ray.answering import keeps_to_loopback, refuse_silent_address
 from tests.commands import free_ports
 
 RAYFL = Path(sys.executable).with_name("rayfl")
@@ -80,6 +81,28 @@ def test_waiting_ends_where_nobody_waits_any_more() -> None:
     [port] = free_ports(1)
     with pytest.raises(ResourceError):
         refuse_silent_address(f"127.0.0.1:{port}", is_over=lambda: True, patience=1e6)
+
+
+@pytest.mark.parametrize(
+    ("host", "named"),
+    [("127.0.0.1", "127.0.0.1"), ("127.0.0.1", "localhost"), ("::1", "[::1]")],
+)
+def test_a_head_that_listens_to_its_own_machine_alone(host: str, named: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port = server.getsockname()[1]
+        assert keeps_to_loopback(f"{named}:{port}")
+        assert not keeps_to_loopback(f"10.0.0.1:{port}")
+    assert not keeps_to_loopback(f"{named}:{port}")
+    assert not keeps_to_loopback("auto")
+
+
+def test_a_head_that_listens_to_others_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel's tables, for a test opens no port to others."""
+    tables = [("00000000", 6379), ("0100007F", 6380), ("0" * 32, 6381)]
+    monkeypatch.setattr(answering, "_list_listeners", lambda: tables)
+    alone = [port for _, port in tables if keeps_to_loopback(f"127.0.0.1:{port}")]
+    assert alone == [6380]
 
 
 @pytest.mark.slow

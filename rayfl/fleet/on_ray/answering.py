@@ -7,6 +7,8 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from rayfl.errors import ResourceError, broken
 
@@ -14,6 +16,10 @@ PATIENCE = 10.0
 """Seconds for a cluster that is just being started."""
 TRY_SECONDS = 2.0
 PAUSE_SECONDS = 0.25
+LOOPBACK = ("127.", "::1", "localhost")
+LOOPBACK_OF_KERNEL = ("7F", "00000000000000000000000001000000")
+"""How addresses of loopback end in /proc/net: 127.*, and ::1."""
+LISTENING = "0A"
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """With this, and empty settings, a client of HTTP/2 begins; Ray speaks gRPC, which is HTTP/2."""
 SETTINGS_FRAME = 4
@@ -34,15 +40,14 @@ def refuse_silent_address(
     patience
         Seconds until it is refused.
     """
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    # Behind TLS a greeting is not understood.
-    if not colon or not port.isdigit() or os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+    found = _find_ear(address)
+    if found is None:
         return
     until = time.monotonic() + patience
     reason = "nobody there"
     while time.monotonic() < until and not is_over():
         try:
-            if _greets_back(host.strip("[]"), int(port)):
+            if _greets_back(*found):
                 return
             reason = "something else that listens there"
         except OSError as error:
@@ -51,6 +56,36 @@ def refuse_silent_address(
     rule = f"a Ray answers at {address}"
     remedy = "Start one there (`ray start --head`), or leave out --address for one of our own."
     raise ResourceError(broken(rule, reason, remedy))
+
+
+def keeps_to_loopback(address: str) -> bool:
+    """Whether the Ray at a loopback address listens there alone.
+
+    Ray takes such an address for the machine's other one, and waits there in vain for a head that
+    was told to listen to its own machine only. Known on Linux, where it is not Ray's default."""
+    found = _find_ear(address)
+    if found is None or not found[0].startswith(LOOPBACK):
+        return False
+    hosts = [host for host, port in _list_listeners() if port == found[1]]
+    return bool(hosts) and all(host.endswith(LOOPBACK_OF_KERNEL) for host in hosts)
+
+
+def _list_listeners() -> list[tuple[str, int]]:
+    """Hosts as the kernel writes them, and ports, of all that listens on this machine."""
+    found = []
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in Path("/proc/net", table).read_text().splitlines()[1:]]
+            ears = [row[1].partition(":") for row in rows if row[3] == LISTENING]
+            found += [(host, int(port, 16)) for host, _, port in ears]
+    return found
+
+
+def _find_ear(address: str) -> tuple[str, int] | None:
+    """Host and port that a greeting can be sent to; None where it would not be understood."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    encrypted = os.environ.get("RAY_USE_TLS", "0") not in ("", "0")
+    return None if not colon or not port.isdigit() or encrypted else (host.strip("[]"), int(port))
 
 
 def _greets_back(host: str, port: int) -> bool:

@@ -14,6 +14,7 @@ from rayfl.errors import ResourceError
 from rayfl.fleet.on_ray.answering import refuse_silent_address
 from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
 from rayfl.fleet.on_ray.own_ray import (
+    cluster_settings,
     hide_command_line,
     is_own,
     own_settings,
@@ -145,7 +146,7 @@ def _open_connection(
         return
     place = address or os.environ["RAY_ADDRESS"]
     refuse_silent_address(place, is_over)
-    with _ray_session(address, place):
+    with cluster_settings(place), _ray_session(address, place):
         warn_of_open_door(place)
         yield
 

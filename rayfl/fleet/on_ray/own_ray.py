@@ -1,5 +1,5 @@
 """What a Ray of our own is started with: it listens to this machine alone, and to whoever has its
-token."""
+token. And what a connection to another one needs that the shell does not say."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.errors import ResourceError, broken
+from rayfl.fleet.on_ray.answering import LOOPBACK, keeps_to_loopback
 from rayfl.secrets import mask_secrets
 
 log = logging.getLogger("rayfl")
@@ -31,7 +32,6 @@ FASTER_START = {
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",
 }
-LOOPBACK = ("127.", "::1", "localhost")
 
 
 def is_own(address: str | None) -> bool:
@@ -43,9 +43,25 @@ def is_own(address: str | None) -> bool:
 def own_settings() -> Iterator[None]:
     """The environment of a Ray of our own, from before its start to after its end.
 
-    What a user has set stays as it is. Processes that Ray starts inherit the environment; this one
-    may have imported Ray before, which reads some of it only then, so that it is told again."""
-    wanted = {**FASTER_START, EVERY_INTERFACE: "0", **_token_settings()}
+    What a user has set stays as it is."""
+    wanted = {**FASTER_START, EVERY_INTERFACE: "0", **(_known_token() or _fresh_token())}
+    with _added_to_environment(wanted), _processes_of_their_own_session():
+        yield
+
+
+@contextmanager
+def cluster_settings(address: str) -> Iterator[None]:
+    """The environment of a connection to a Ray that is there: a shell that has its token, or that
+    names it by a loopback address, has said enough."""
+    alone = {EVERY_INTERFACE: "0"} if keeps_to_loopback(address) else {}
+    with _added_to_environment({**alone, **_known_token()}):
+        yield
+
+
+@contextmanager
+def _added_to_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Processes that Ray starts inherit the environment; this one may have imported Ray before,
+    which reads some of it only then, so that it is told again."""
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     constants: Any = import_module("ray._private.ray_constants")
@@ -54,8 +70,7 @@ def own_settings() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = False
     _read_environment_again()
     try:
-        with _processes_of_their_own_session():
-            yield
+        yield
     finally:
         for name in added:
             os.environ.pop(name, None)
@@ -141,16 +156,18 @@ def asks_for_token() -> bool:
     return False
 
 
-def _token_settings() -> Mapping[str, str]:
-    """A token of this run's own, unless the user has one or wants none.
-
-    Ray would write one into the home directory; in the environment it ends with the run."""
+def _known_token() -> Mapping[str, str]:
+    """What has Ray use the token that the user has; nothing if there is none, or none is wanted."""
     if os.environ.get(AUTH_MODE, "token").lower() != "token":
-        return {}
-    if os.environ.get(AUTH_TOKEN) or os.environ.get(AUTH_TOKEN_PATH):
-        return {AUTH_MODE: "token"}
-    if (Path.home() / ".ray" / "auth_token").is_file():
-        return {AUTH_MODE: "token"}
+        return {AUTH_MODE: os.environ[AUTH_MODE]}
+    named = os.environ.get(AUTH_TOKEN) or os.environ.get(AUTH_TOKEN_PATH)
+    there = named or (Path.home() / ".ray" / "auth_token").is_file()
+    return {AUTH_MODE: "token"} if there else {}
+
+
+def _fresh_token() -> Mapping[str, str]:
+    """A token of this run's own: Ray would write one into the home directory; in the environment it
+    ends with the run."""
     return {AUTH_MODE: "token", AUTH_TOKEN: secrets.token_hex(32)}
 
 
