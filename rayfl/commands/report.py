@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -75,15 +75,18 @@ def report_command(
     if source is None:
         raise click.MissingParameter(param_type="argument", param_hint="STUDY or EXPERIMENT")
     from rayfl.config.schema import default_output
-    from rayfl.report.material import make_slug
-    from rayfl.report.publish import log_report, publish_report
     from rayfl.tracking.store import choose_uri
 
     folder = (runs or default_output()).absolute()
     store = choose_uri(folder, uri)
-    # A wrong name is refused before the runs are read, which takes a while.
+    found = open_ledger(ledger)
+    # What is refused at a glance is refused before torch and MLflow are imported.
     names = _parse_figures(figures)
-    result = _gather_result(source, folder, store, only, open_ledger(ledger))
+    _look_quickly(source, folder, store, found)
+    from rayfl.report.material import make_slug
+    from rayfl.report.publish import log_report, publish_report
+
+    result = _gather_result(source, folder, store, only, found)
     _refuse_empty(source, result, folder)
     where = (output or folder / "reports" / make_slug(result.name)).absolute()
     page = publish_report(result, where, names or _choose_usual_figures(source, result))
@@ -146,6 +149,25 @@ def _choose_usual_figures(source: str, result: StudyResult) -> list[str]:
     return [name for name in FIGURES if name not in SLOW]
 
 
+def _look_quickly(source: str, folder: Path, store: str, ledger: Ledger | None) -> None:
+    """Refuse a report of nothing, where that shows without looking into any run."""
+    if not _is_study(source):
+        from rayfl.tracking.experiment_names import explain_unknown, list_experiments
+
+        known = list_experiments(store)
+        if known is not None and source not in known:
+            raise explain_unknown(source, known, store)
+        return
+    from rayfl.config.shipped import find_file
+
+    runs = folder / "runs"
+    nothing_made = not runs.is_dir() or not any(runs.iterdir())
+    nothing_recorded = ledger is None or not ledger.rows
+    # A study that is not there is another mistake, which its reader tells.
+    if nothing_made and nothing_recorded and find_file(Path(source), "study").is_file():
+        _refuse_nothing(source, folder)
+
+
 def _gather_result(
     source: str,
     folder: Path,
@@ -169,10 +191,13 @@ def _gather_result(
 
 def _refuse_empty(source: str, result: StudyResult, folder: Path) -> None:
     """A report of nothing is none."""
+    if not any(cell.made for cell in result.cells):
+        _refuse_nothing(source, folder)
+
+
+def _refuse_nothing(source: str, folder: Path) -> NoReturn:
     from rayfl.errors import ConfigError, broken
 
-    if any(cell.made for cell in result.cells):
-        return
     rule = "a report is of runs that have been made"
     command = f"rayfl study {source}" if _is_study(source) else "rayfl run"
     raise ConfigError(broken(rule, f"none of {source} in {folder}", f"Run `{command} ...` first."))

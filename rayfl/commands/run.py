@@ -164,12 +164,13 @@ def _run_one(
     from rayfl.run.directory import find_finished
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.preflight import prepare_run
-    from rayfl.run.progress import progress_for
+    from rayfl.run.progress import choose_doing, progress_for
     from rayfl.run.standing import read_standing
 
     plain = read_config(config, overrides)
     # One that is named may be over, and then needs no Ray.
-    with prepare_run(plain, address, str(config), ahead=resume is None) as prepared:
+    doing = choose_doing(not (quiet or as_json))
+    with prepare_run(plain, address, str(config), resume is None, doing) as prepared:
         finished = find_finished(prepared.config, resume)
         if finished is None:
             progress = progress_for(prepared.config.training.rounds, quiet)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfl.errors import ConfigError, StorageError, broken, suggest_nearest
+from rayfl.errors import ConfigError, StorageError, broken
 from rayfl.run.store import LAST, Record, read_record
 from rayfl.secrets import describe_error, mask_secrets
 from rayfl.study.result import CellResult, StudyResult, Value
 from rayfl.study.schema import Choice, ChoiceKey, Score, Study, TableLayout
+from rayfl.tracking.experiment_names import explain_unknown
 from rayfl.tracking.journal import read_note
 from rayfl.tracking.store import open_client
 
@@ -125,8 +126,7 @@ def _find_experiment(client: MlflowClient, name: str, uri: str) -> Experiment:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         known = [each.name for each in client.search_experiments()]
-        remedy = suggest_nearest(name, known) or f"There are: {', '.join(known)}"
-        raise ConfigError(broken(f"{mask_secrets(uri)} has the experiment", name, remedy))
+        raise explain_unknown(name, known, uri)
     return experiment
 
 

@@ -27,7 +27,7 @@ from rayfl.run.directory import (
 from rayfl.run.engine import Engine
 from rayfl.run.places import RunPlace, open_place
 from rayfl.run.preflight import PreparedRun, prepare_run
-from rayfl.run.progress import Progress, Teller, choose_progress
+from rayfl.run.progress import Doing, Progress, Teller, choose_doing, choose_progress
 from rayfl.run.result import Result
 from rayfl.run.signals import Interrupted, Stop, stop_on_signals
 from rayfl.tracking import store
@@ -82,7 +82,8 @@ def run(
     Interrupted
         The run was told to stop; its checkpoint is written.
     """
-    with stop_on_signals(stop) as stop, _look_ahead(config, settings, address) as prepared:
+    ahead = _look_ahead(config, settings, address, choose_doing(progress))
+    with stop_on_signals(stop) as stop, ahead as prepared:
         return _claim_and_run(prepared, directory, resume, address, progress, stop)
 
 
@@ -90,10 +91,11 @@ def _look_ahead(
     config: Config | Mapping[str, Any] | str | Path | PreparedRun | None,
     settings: Mapping[str, Any],
     address: str | None,
+    doing: Doing,
 ) -> AbstractContextManager[PreparedRun]:
     """What is to be run, with nothing known to be wrong with it."""
     if not isinstance(config, PreparedRun):
-        return prepare_run(merge_given(config, settings), address)
+        return prepare_run(merge_given(config, settings), address, doing=doing)
     if settings:
         rule = "settings are laid onto a configuration before it is looked at"
         raise ConfigError(broken(rule, ", ".join(settings), "Give them to prepare_run."))

@@ -23,9 +23,12 @@ from rayfl.fleet.on_ray.connection import connect_ahead
 from rayfl.learn.training import Training
 from rayfl.protocol import ClientId, DataRef
 from rayfl.run.assembly import narrow_scenario, normalisation_of, refuse_missing_names
+from rayfl.run.progress import Doing, choose_doing
 
 if TYPE_CHECKING:
     from rayfl.protocol import Fleet
+
+LOADING = "loading data"
 
 
 @dataclass
@@ -51,6 +54,7 @@ def prepare_run(
     address: str | None = None,
     where: str = "configuration",
     ahead: bool = True,
+    doing: Doing | None = None,
 ) -> Iterator[PreparedRun]:
     """Refuse what is wrong with a run, and get ready what it needs.
 
@@ -64,10 +68,15 @@ def prepare_run(
         What the values are, for messages.
     ahead : bool
         Whether Ray may start, as soon as nothing can be wrong any more, while torch is imported.
+    doing : callable or None
+        Says what is being done, while it lasts.
     """
+    doing = doing or choose_doing(False)
     if isinstance(settings, Config):
         _refuse_needless_work(settings)
-        yield _open_examined(settings)
+        with doing(LOADING):
+            opened = _open_examined(settings)
+        yield opened
         return
     with ExitStack() as while_running:
         look = look_quickly(settings, Config, where)
@@ -76,14 +85,16 @@ def prepare_run(
             _refuse_needless_work(look.config)
             for owner, needs in look.needs:
                 _refuse_missing_plan(look.config, owner, needs)
-            drawn += open_federation(look.config, look.config.seeds_for("data"))
+            with doing(LOADING):
+                drawn += open_federation(look.config, look.config.seeds_for("data"))
             if ahead and look.complete:
                 while_running.enter_context(connect_ahead(settings, address))
-        with spare_imports():
+        with doing("importing torch"), spare_imports():
             config = validate_config(settings, where)
         if not drawn:
             _refuse_needless_work(config)
-        prepared = _examine(config, *drawn) if drawn else _open_examined(config)
+        with doing(LOADING):
+            prepared = _examine(config, *drawn) if drawn else _open_examined(config)
         drawn.clear()
         yield prepared
 

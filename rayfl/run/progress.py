@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -319,6 +320,33 @@ def choose_progress(wanted: Progress | bool | None, rounds: int) -> Progress:
     if wanted is None:
         wanted = is_watched()
     return progress_for(rounds, not wanted) if isinstance(wanted, bool) else wanted
+
+
+Doing = Callable[[str], AbstractContextManager[object]]
+"""Says what is being done for as long as it lasts."""
+
+
+def choose_doing(wanted: Progress | bool | None) -> Doing:
+    """How work before there is a run is told: on a terminal by a line that goes when it is done,
+    and elsewhere not.
+
+    Parameters
+    ----------
+    wanted : Progress or bool or None
+        As for `choose_progress`; who brings one of his own is told of the run alone.
+    """
+    silent = wanted is False or not (wanted is None or wanted is True)
+    return _keep_still if silent or not sys.stdout.isatty() else _show_status
+
+
+def _keep_still(_: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def _show_status(text: str) -> AbstractContextManager[object]:
+    from rich.console import Console
+
+    return Console().status(text)
 
 
 def is_watched() -> bool:

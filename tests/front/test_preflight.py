@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +135,7 @@ def test_a_run_in_this_process_needs_neither_ray_nor_mlflow_nor_matplotlib(home:
         ("mlflow", ["run", "quickstart", "fleet=inline"], "or set tracking.enabled=false."),
         ("ray", ["sweep", "quickstart"], "pip install ray"),
         ("matplotlib", ["data", "describe", "digits"], "pip install matplotlib."),
-        ("mlflow", ["report", "rayfl"], "pip install mlflow"),
+        ("mlflow", ["report", "rayfl", "--uri", "http://127.0.0.1:9"], "pip install mlflow"),
     ],
 )
 def test_what_is_not_installed_is_told_in_a_line(
@@ -209,4 +211,35 @@ def test_a_report_of_nothing_is_refused_and_writes_nothing(
     assert code == 2
     assert "a report is of runs that have been made" in said
     assert "Run `rayfl study fedrn_table2 ...` first." in said
+    assert list(home.iterdir()) == []
+
+
+def test_what_takes_a_while_before_a_run_is_said(home: Path) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def note(text: str) -> Iterator[None]:
+        said.append(text)
+        yield
+        said.append(f"{text}: done")
+
+    with prepare_run({**TINY, "fleet": "inline"}, doing=note):
+        assert "loading data" in said
+        # Each is over before the next begins, and all of it before the run.
+        assert said[1::2] == [f"{text}: done" for text in said[::2]]
+
+
+REPORTS = [
+    (["nosuch"], "has the experiment; got nosuch. It has none: run something first"),
+    (["fedrn_table2"], "a report is of runs that have been made; got none of fedrn_table2"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), REPORTS, ids=["experiment", "study"])
+def test_a_report_of_nothing_is_refused_before_torch_and_mlflow_are_imported(
+    home: Path, words: list[str], said: str
+) -> None:
+    command = [sys.executable, "-c", FROM_OUTSIDE, "report", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=home)
+    assert (done.stdout.strip(), said in done.stderr) == ("2 []", True), done.stderr
     assert list(home.iterdir()) == []

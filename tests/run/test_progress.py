@@ -18,6 +18,7 @@ from rayfl.run.progress import (
     Progress,
     RoundClock,
     Silent,
+    choose_doing,
     choose_progress,
     format_duration,
     progress_for,
@@ -200,3 +201,25 @@ def test_the_kind_fits_where_the_output_goes(
     chosen = progress_for(3, quiet)
     chosen.close()
     assert type(chosen) is kind
+
+
+def test_what_is_done_before_there_is_a_run_is_said_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a line that goes when it is done: what a person sees next is the run."""
+    screen = StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", screen)
+    with choose_doing(None)("loading data"):
+        pass
+    assert "loading data" in screen.getvalue()
+    before = len(screen.getvalue())
+    for wanted in (False, Silent()):
+        with choose_doing(wanted)("loading data"):
+            pass
+    assert len(screen.getvalue()) == before
+    monkeypatch.setattr(screen, "isatty", lambda: False)
+    with choose_doing(True)("loading data"):
+        pass
+    assert len(screen.getvalue()) == before
