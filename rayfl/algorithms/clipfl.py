@@ -62,9 +62,10 @@ class ClipFL(FedAvg):
     deviations: ClassVar[tuple[str, ...]] = (
         "Reconstructed from the abstract and from what FedDS and FB-NLL say of it: how many are "
         "flagged a round, how many are pruned, and how long the first stage is, are ours.",
-        "By default candidacy is flags over visits, and a client that was never visited has the "
-        "mean of the others: with a tenth of the clients a round, plain counts call those noisy "
-        "that were visited often. `ncs: raw` is the literal reading.",
+        "Under `ncs: rate`, clipfl's default, candidacy is flags over visits, and a client that "
+        "was never visited has the mean of the others: with a tenth of the clients a round, plain "
+        "counts call those noisy that were visited often. `ncs: raw`, the default of "
+        "clipfl_personal, is the literal reading.",
         "Of equal candidacy, the client of the lower mean accuracy is removed first, then the one "
         "of the higher id. At least one client is left in a round, and after the pruning.",
         "A model that diverged, or whose answers are not finite, counts as the worst and is never "

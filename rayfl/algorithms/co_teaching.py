@@ -74,6 +74,11 @@ class CoTeaching(TwoNetworks):
         "Network a is the answer; b is tested as `second` and the mean of both as `both`. FedRN "
         "does not say which of them it prints.",
         "tau is one number for all clients, FedRN's way; the paper takes the noise rate.",
+        "R_t grows as t / (T_k - 1) and so is full one round before the paper's T / T_k, as in the "
+        "authors' code.",
+        "The exponent c is that of tau, as in the authors' code; the paper's is that of T.",
+        "The number of samples that are kept is rounded down; the paper keeps at least its share, "
+        "which rounds up.",
     )
     metrics: ClassVar[Mapping[str, str]] = {
         "co_teaching/forget_rate": "R_t, the share of every batch that is left out",

@@ -197,6 +197,9 @@ class DivideMix(TwoNetworks):
         "nobody above the threshold) an epoch is plain training on all samples; FedRN's code "
         "stops with an error.",
         "A batch has at most as many unlabelled samples as there are: none occurs twice in it.",
+        "L_U is a mean over the classes too, as in both codes; the paper's eq. 10 sums over them.",
+        "A sample is labelled if w > threshold, as in the authors' code; in the paper if w >= tau.",
+        "Both networks warm up on the same batches; the authors' code shuffles for each.",
         "Both networks are averaged by size; network a is the answer, b is tested as `second`, the "
         "mean of both as `both`. The paper answers with both.",
         "The prior is uniform also at a client that holds few of the classes, as in FedRN's code; "

@@ -169,6 +169,7 @@ class FedAnchor(LabelsAtServer):
         "cosine is the same, a hundredth travels, and no image's latent leaves the server.",
         "Guesses come from images as they are, in evaluation mode, once a round.",
         "What is mixed in comes from the sure images, as in our SemiFL.",
+        "A client that is sure of no image is left out of the average.",
     )
     threshold: NonNegative = 0.95
     """tau. Ours: 0.95; above 1 only the server trains."""

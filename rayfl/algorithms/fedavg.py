@@ -3,7 +3,7 @@
 H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas: "Communication-efficient learning
 of deep networks from decentralized data", AISTATS 2017, Algorithm 1.
 
-Deviations: none. BatchNorm statistics are averaged like weights; integer counters stay behind.
+BatchNorm statistics are averaged like weights; integer counters stay behind.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class FedAvg(Algorithm):
     """Clients train locally; the server averages what they return."""
 
     citation: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    deviations: ClassVar[tuple[str, ...]] = (
+        "Every local epoch shuffles anew; the paper's Algorithm 1 splits the data into batches "
+        "once, before the epochs.",
+    )
     weighting: Annotated[Weighting, slot(WEIGHTINGS)] = BySize()
     """`size` (the paper's), `equal`, or any other weighting."""
     loss: Annotated[SampleLoss, slot(LOSSES), neutral("ce")] = CROSS_ENTROPY

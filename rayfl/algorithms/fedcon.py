@@ -223,6 +223,8 @@ class FedCon(LabelsAtServer):
         "All clients begin with one predictor, which the run's first weights have.",
         "Teacher and target answer with the statistics of their own batches.",
         "Clients train with the run's optimiser, the code with LARS and a warm-up.",
+        "A client that took no step is left out of the average of B.",
+        "A client skips a batch of one image.",
     )
     server_epochs: Count = 1
     """Passes over the labelled set in a round. Code: 1."""

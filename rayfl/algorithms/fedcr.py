@@ -238,6 +238,7 @@ class FedCR(Algorithm):
         "false is eq. 4).",
         "The loss averages over the pairs of an image, then over the batch: lambda = 50 stems "
         "from CTRR's code, which does so; reduction: sum is eq. 4.",
+        "L_gce is a mean over the batch; eq. 12 is a sum.",
         "Both orders of a pair are summed, as in eq. 4; CTRR's code, from which lambda = 50 stems, "
         "counts one, so that strength: 25 weighs as there. Scaled down on Fashion-MNIST, 4 and 50 "
         "did alike (72.97 and 72.24, two seeds).",
@@ -251,6 +252,7 @@ class FedCR(Algorithm):
         "visit).",
         "The server makes `server_epochs` passes a round; the paper says `several`.",
         "Pre-training is made of rounds of the server's own, which send nothing.",
+        "Eq. 2 is for parameters: xi's BatchNorm statistics come from its own passes.",
         "The decay rate of 0.99 is read as that of the target network; the learning rate is "
         "constant.",
         "The classifier is one linear layer on the projection.",

@@ -125,6 +125,8 @@ class FedCRFedEma(FedCR):
         "its weight matrices where it has no convolution; FedEMA's code picks tensors by name.",
         "Every returning client mixes; FedEMA's code for sampled clients does so only after two "
         "visits in a row (selective: true).",
+        "Parameters alone are mixed: a returning client begins with the global network's BatchNorm "
+        "statistics.",
         "A client that took no step before its return starts from the global network, and sets "
         "its scaler later.",
     )

@@ -141,6 +141,8 @@ class FedLNAKD(FedAvg):
         "Every client distils, and the embedding head is averaged with the rest, as in the port "
         "with which local K-similarity's tables were made (stha-prashant/baseline_FedLN). "
         "`adaptive: true` is the published rule.",
+        "Under `adaptive` nu is estimated at a client's first visit; the authors' code does so in "
+        "round 1.",
         "The authors' code counts classes that a client lacks into its vote (it renames the "
         "classes of the classifier), and so calls clients with few classes noisy; here a vote is "
         "for a label that the client has.",

@@ -273,6 +273,7 @@ class FedMatch(LabelsAtServer):
         "and BatchNorm's factors belong to sigma and stand still at clients, whose statistics are "
         "averaged.",
         "Helpers are as many as are known, where the code fails for less than H + 1.",
+        "The image of noise is a clipped normal one; the code's is a truncated one.",
         "What a client sends back is sparse, and the metric `sparse/sent` says how much of psi it "
         "is; the cost of a round counts whole vectors, and a download is not thinned out.",
         "The learning rate is constant: the code lowers it by a labelled validation set that every "

@@ -209,6 +209,10 @@ class FL2(AlternateTraining):
     deviations: ClassVar[tuple[str, ...]] = (
         "A guess at a threshold itself counts, as in the released code; the paper writes >. So A "
         "is never empty.",
+        "Clients train before the server, as in the released code; the paper's Algorithm 1 has the "
+        "server's update first.",
+        "The released code warms the server up before the first round, 10 times 5 epochs on "
+        "CIFAR-10; here `pretraining` does, which is 0 by default.",
         "A batch without one of H has no consistency; the code's loss is then 0 / 0, whose "
         "gradient it takes for 0.",
         "BatchNorm statistics are those of the server and of the round's clients (statistics: all "

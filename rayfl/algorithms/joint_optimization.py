@@ -135,6 +135,8 @@ class JointOptimization(FedAvg):
         "FedRN's code.",
         "A mean is over the answers that there are; FedRN's code divides by q from the first one "
         "on, so that rows sum to less than 1 (divisor: length).",
+        "L_c is the cross-entropy of the labels so far, where the paper has KL(y~ || s): the "
+        "gradients are the same.",
         "L_p is the cross-entropy of the prior, which is the paper's divergence and a constant.",
         "A class that no sample of a batch is given counts with a probability of 1e-8.",
         "Answers that are not finite are not remembered.",

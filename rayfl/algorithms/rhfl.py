@@ -5,7 +5,7 @@ Nothing is averaged. In round t, with Lbar_k the mean of the robust loss on clie
 
     SL    = alpha CE + beta RCE                                   alpha = 0.1, beta = 1
     F_k   = (Lbar_k^(t-1) - Lbar_k^t) / Lbar_k^t                  efficiency times quality
-    W     = softmax_k(1 / (K - 1) + eta F_k / sum_j F_j)          in the first round 1 / (K - 1)
+    W     = softmax_k(1 / (K - 1) + eta F_k / sum_j F_j)          1 / (K - 1) until all have F
     for every public batch X0, with P_k = softmax(f_k(X0)) of all clients before any of them moves:
             one step of client k on sum_(j != k) W_j KL(P_j || P_k)
     some epochs of client k on SL, on its own samples
@@ -124,6 +124,9 @@ class RHFL(Algorithm):
         "them, at least one (`private_epochs: public`).",
         "Where the F add up to nothing, or one is not finite, all W are 1 / K; where their sum is "
         "negative the formula stands, as published, and who got worse counts more.",
+        "W is 1 / (K - 1) for all in every round that a client without an earlier loss takes part "
+        "in; the paper's is so in the first round alone.",
+        "Lbar^(t-1) is that of a client's last visit, whichever round that was.",
         "Whose answers are not finite teaches nobody, and a step that is not finite is not taken.",
         "A client that no other one takes part with trains alone. Users that a round's draw leaves "
         "out neither teach nor learn (training.fraction); the paper's rounds have everybody.",

@@ -97,6 +97,8 @@ class RSCFed(LabelsAtServer):
         "A client that is in two subsets trains once; in the code it trains again for each.",
         "Distances leave out BatchNorm's statistics and counters, which the code counts.",
         "A teacher answers with the statistics of its own batches, and averages no statistics.",
+        "Server and clients share `training.lr`; the released options give clients without labels "
+        "a rate of their own (0.021; the labelled one has 0.03).",
         "Rounds of pre-training are the server's alone; the code starts from a model of the "
         "labelled client.",
     )

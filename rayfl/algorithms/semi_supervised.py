@@ -13,7 +13,9 @@ host's clients wish to train with `method.loss` is trained with L_u."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import GeneratorType
 from typing import Annotated, Any, ClassVar, cast
 
 from torch import Tensor, nn
@@ -35,7 +37,9 @@ from rayfl.protocol import (
     ClientId,
     Fleet,
     Out,
+    Phase,
     Ref,
+    Replies,
     Served,
     Shard,
     Vector,
@@ -83,6 +87,56 @@ def train_annealed(
     trained = yield replace(wish, memory=memory, remember=True)
     update = {"w": trained.weights, "optimiser": trained.memory}
     return Out({"steps": trained.steps}, update=update)
+
+
+# -- the host's clients ----------------------------------------------------------------------------
+
+
+class Clipping:
+    """A fleet as it is, but that clients clip their gradients, whichever phase a host maps.
+
+    Parameters
+    ----------
+    fleet
+        As it is.
+    clip
+        Largest norm of a gradient.
+    """
+
+    def __init__(self, fleet: Fleet, clip: float) -> None:
+        self._fleet = fleet
+        self._clip = clip
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fleet, name)
+
+    def map(
+        self,
+        phase: Phase,
+        clients: Iterable[ClientId],
+        each: Mapping[ClientId, Mapping[str, Any]] | None = None,
+        **shared: Any,
+    ) -> Replies:
+        own = {"clipped": phase, "limit": self._clip}
+        return self._fleet.map(train_clipped, clients, each, **own, **shared)
+
+
+def train_clipped(client: Client, *, clipped: Phase, limit: float, **inputs: Any) -> Fitting[Out]:
+    """A host's phase, whose wishes get a limit for their gradients."""
+    running = clipped(client, **inputs)
+    if not isinstance(running, GeneratorType):
+        return cast(Out, running)
+    trained = None
+    while True:
+        try:
+            wish = running.send(trained)
+        except StopIteration as over:
+            return cast(Out, over.value)
+        # What a host clips more itself stays so.
+        trained = yield replace(wish, clip=min(limit, wish.clip or limit))
+
+
+# -- the method ------------------------------------------------------------------------------------
 
 
 @component
@@ -141,12 +195,17 @@ class SemiSupervised(LabelsAtServer):
     def round(self, state: Hosted, fleet: Fleet, t: int) -> Hosted:
         alone = self.count_pretraining(fleet, t)
         if not alone and not self.server_first:
-            state = replace(state, host=self._inner.round(state.host, fleet, t))
+            state = replace(state, host=self.play_host(state.host, fleet, t))
         got = self.tune(state, fleet, t, alone)
         host: Any = replace(state.host, model=got["w"])
         if not alone and self.server_first:
-            host = self._inner.round(host, fleet, t)
+            host = self.play_host(host, fleet, t)
         return Hosted(host, got["optimiser"])
+
+    def play_host(self, state: Global, fleet: Fleet, t: int) -> Global:
+        """The host's own round, whose clients clip as the server does."""
+        seen = fleet if self.clip is None else cast(Fleet, Clipping(fleet, self.clip))
+        return self._inner.round(state, seen, t)
 
     def tune(self, state: Hosted, fleet: Fleet, t: int, alone: int) -> Served:
         """The server's passes over its labels."""

@@ -105,6 +105,8 @@ class SSFL(LabelsAtServer):
         "Of five clients there are two groups; the code has ten clients or more in a group, which "
         "would be one group, that is federated averaging with the server inside.",
         "A client's optimiser is fresh; the code's stays at a place while clients change.",
+        "A batch without a sure image takes no step: neither momentum nor decay moves weights for "
+        "it.",
         "Where 32 groups do not divide the channels of a layer, the largest common divisor is "
         "taken.",
         "Rounds of pre-training are the server's alone.",

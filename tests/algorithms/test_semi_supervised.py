@@ -4,14 +4,16 @@ was."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from rayfl.algorithms.semi_supervised import HOSTS, SemiSupervised
+from rayfl.algorithms.semi_supervised import HOSTS, SemiSupervised, train_clipped
 from rayfl.errors import ConfigError
+from rayfl.learn.local_fit import Fit, Fitting, Trained
 from rayfl.learn.losses.unlabelled import UnlabelledLoss
+from rayfl.protocol import Client, Out
 from tests.algorithms.conformance import Row, run_toy, toy_config
 from tests.algorithms.semi_toys import SERVED, STRONG, run_row
 
@@ -20,6 +22,9 @@ UDA = {"name": "uda", "strong": STRONG}
 METHOD: dict[str, Any] = {"name": "semi_supervised", "server_epochs": 2, "local": FIXMATCH}
 PROX = {"name": "fedprox", "mu": 0.01}
 GCE = {"labels_loss": {"name": "gce", "gamma": 0.6}}
+SGD: dict[str, Any] = {"training": {"optimizer": "sgd", "lr": 0.1}}
+EAGER = {"local": {"threshold": 0.3}}
+LEARNT = Trained(np.zeros(1, np.float32), steps=1, samples=1)
 ALONE = {"name": "server_sl", "epochs": 2, "loss": "gce"}
 
 ROWS = [
@@ -83,6 +88,53 @@ def test_every_host_takes_every_loss(host: str, local: dict[str, Any], tmp_path:
     ]
     assert runs[0].sha256 != runs[1].sha256
     assert np.isfinite(runs[0].models[None]).all()
+
+
+@pytest.mark.parametrize("host", HOSTS.names())
+def test_clients_of_every_host_clip(host: str, tmp_path: Path) -> None:
+    """So small a limit that nobody moves: sure clients end where clients in doubt do."""
+    more = dict(SGD)
+    if host == "fedds":
+        more["split"] = {"public": {"total": 40}}
+    runs = [
+        run_row(
+            ROWS[0],
+            tmp_path,
+            name=f"{threshold} {clip}",
+            method={"host": host, "local": {"threshold": threshold}, "clip": clip},
+            **more,
+        ).models[None]
+        for threshold, clip in ((0.0, 1e-7), (1.1, 1e-7), (0.0, None))
+    ]
+    assert np.abs(runs[0] - runs[1]).max() < 1e-5
+    assert np.abs(runs[2] - runs[1]).max() > 1e-3
+
+
+def test_a_limit_that_nothing_reaches_changes_nothing(tmp_path: Path) -> None:
+    runs = [
+        run_row(ROWS[0], tmp_path, name=str(clip), method={**EAGER, "clip": clip}, **SGD)
+        for clip in (None, 1e6)
+    ]
+    assert runs[0].sha256 == runs[1].sha256
+    costs = [
+        {name: value for name, value in run.history[-1]["metrics"].items() if "cost/" in name}
+        for run in runs
+    ]
+    assert costs[0] == costs[1]
+
+
+def test_what_a_host_clips_more_itself_stays() -> None:
+    def host(_: Any) -> Fitting[Out]:
+        for clip in (None, 0.5, 2.0):
+            yield Fit(np.zeros(1, np.float32), clip=clip)
+        return Out({"over": True})
+
+    running = train_clipped(cast(Client, None), clipped=host, limit=1.0)
+    wishes = [next(running).clip, running.send(LEARNT).clip, running.send(LEARNT).clip]
+    assert wishes == [1.0, 0.5, 1.0]
+    with pytest.raises(StopIteration, match="over") as over:
+        running.send(LEARNT)
+    assert over.value.value == Out({"over": True})
 
 
 def test_a_host_that_shows_labels_is_refused(tmp_path: Path) -> None:
