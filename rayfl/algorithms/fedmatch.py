@@ -171,6 +171,7 @@ def train_psi(
         adjust=parts.regularise,
         after_step=parts.freeze,
         settings={"augment": Unchanged()},
+        clip=method.clip,
     )
     moved = trained.weights - sigma
     own = keep_changed(np.where(kernels, moved, np.float32(0)), psi, method.least)

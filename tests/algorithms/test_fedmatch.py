@@ -113,9 +113,11 @@ def test_what_comes_back() -> None:
     assert keep_changed(own, theirs, 1e-5).tolist() == [0, 4.5e-5, -2e-4]
 
 
-def normed_client(size: int, labels: bool = False) -> tuple[Client, Mapping[str, Any]]:
+def normed_client(
+    size: int, labels: bool = False, decay: float = 0.1
+) -> tuple[Client, Mapping[str, Any]]:
     """A client of a network with BatchNorm, and the first parts."""
-    learner = make_learner(build_normed, batch_size=8, lr=0.01, weight_decay=0.1)
+    learner = make_learner(build_normed, batch_size=8, lr=0.01, weight_decay=decay)
     client = make_client(size, learner, labels=labels)
     out = run_phase(take_apart, client, w=first_weights(learner), factor=0.2)
     assert isinstance(out.update, Mapping)
@@ -143,6 +145,17 @@ def test_a_client_leaves_sigma_alone() -> None:
     assert (psi[kernels] != parts["psi"][kernels]).any()
     assert np.array_equal(out.state["psi"], psi)
     assert 0 < out.report["_sent"] <= 1
+
+
+def test_a_client_clips_as_the_server_does() -> None:
+    moved = []
+    for clip in (None, 1e-9):
+        client, parts = normed_client(24, decay=0.0)
+        method = FedMatch(confidence=0.0, lambda_a=1.0, strong=Unchanged(), clip=clip, least=0.0)
+        out = run_phase(train_psi, client, **parts, method=method)
+        assert isinstance(out.update, Mapping)
+        moved.append(float(np.abs(out.update["psi"] - parts["psi"]).max()))
+    assert moved[1] < 1e-6 < moved[0]
 
 
 def test_the_servers_part_takes_the_whole_step() -> None:
