@@ -29,7 +29,7 @@ from audit_page import write_page
 import rayfl
 from rayfl.arrays import Bools, Floats, Ints
 from rayfl.audit.features import find_axes
-from rayfl.audit.heads import Descent, answer_unseen, measure_slope
+from rayfl.audit.heads import HeadDescent, answer_unseen, measure_slope
 from rayfl.audit.story import Audit
 from rayfl.federation.datasets import find_data_root
 from rayfl.models.feature_store import FeatureKey, FeatureStore
@@ -241,7 +241,7 @@ def answer_pooled(made: Audit, folds: int = 5, steps: int = 60) -> Floats:
     dealt = np.random.default_rng(0).permutation(len(points)) % folds
     classes = len(made.findings.classes)
     start = np.zeros((folds, points.shape[1], classes), np.float32)
-    descent = Descent(start, plan.decay)
+    descent = HeadDescent(start, plan.decay)
     for _ in range(steps):
         slope = measure_slope(points, descent.ahead, samples.given, dealt, np.eye(classes), 1.0)
         descent.step(slope * np.float32(folds / (folds - 1)))

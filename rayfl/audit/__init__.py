@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 
-class _CallableRoom(ModuleType):
+class _AuditRoom(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Audit one federation: see `rayfl.audit.story.audit`."""
         from rayfl.audit.story import audit
@@ -17,4 +17,4 @@ class _CallableRoom(ModuleType):
         return audit(*args, **kwargs)
 
 
-sys.modules[__name__].__class__ = _CallableRoom
+sys.modules[__name__].__class__ = _AuditRoom

@@ -21,7 +21,7 @@ import numpy as np
 from rayfl.arrays import Floats
 from rayfl.audit.duplicates import Duplicate
 from rayfl.audit.features import find_axes, place_samples, send_moments
-from rayfl.audit.heads import Descent, Singles
+from rayfl.audit.heads import HeadDescent, Singles
 from rayfl.audit.phases import (
     Heard,
     compare_labels,
@@ -76,7 +76,7 @@ class Evidence:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class Course:
+class AuditCourse:
     """One audit on one fleet.
 
     Parameters
@@ -277,7 +277,7 @@ class Course:
 
     def _descend(self, heads: Singles, weights: ById, steps: int) -> Singles:
         """Steps of all heads on what the weighted clients send."""
-        descent = Descent(heads, self.plan.decay)
+        descent = HeadDescent(heads, self.plan.decay)
         classes = self.fleet.classes
         known = self.evidence.transitions
         each = {client: {"transition": known.get(client, np.eye(classes))} for client in weights}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rayfl.audit.course import Course, Evidence
+from rayfl.audit.course import AuditCourse, Evidence
 from rayfl.audit.duplicates import gather_prints
 from rayfl.audit.plan import AuditPlan
 from rayfl.fleet.base import BaseFleet
@@ -51,7 +51,7 @@ class AuditEngine:
         started = time.perf_counter()
         share_features(self.plan, fleet, self.dataset, self.shape, self.features, say)
         encoded = time.perf_counter()
-        evidence = Course(fleet, self.plan, say).run()
+        evidence = AuditCourse(fleet, self.plan, say).run()
         if self.prints:
             gather_prints(fleet, evidence)
         evidence.seconds = {

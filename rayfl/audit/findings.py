@@ -99,7 +99,7 @@ CLEAN, UNSURE, WRONG = "clean", "unsure", "wrong labels"
 
 
 @dataclass(frozen=True)
-class Pair:
+class ClassPair:
     """A class, another, and a figure about both."""
 
     one: str
@@ -140,8 +140,8 @@ class Findings:
     clients: Sequence[ClientFinding]
     samples: SampleFindings
     share: Share
-    rates: Sequence[Pair]
-    ambiguous: Sequence[Pair]
+    rates: Sequence[ClassPair]
+    ambiguous: Sequence[ClassPair]
     twins: Sequence[Twins]
     agreements: Mapping[str, float]
     sent: Sequence[Sent]

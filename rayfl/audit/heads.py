@@ -107,7 +107,7 @@ def _multiply(points: Singles, heads: Singles) -> Tensor:
 
 
 @dataclass
-class Descent:
+class HeadDescent:
     """Steps of the server on all heads at once: Nesterov's, with the step that the curvature's
     bound allows.
 

@@ -10,7 +10,7 @@ from rayfl.audit.findings import CLEAN, WRONG
 from rayfl.audit.shares import Share
 
 
-class Cell(NamedTuple):
+class PageCell(NamedTuple):
     """What a cell shows, what it sorts by, and its class."""
 
     shown: str
@@ -18,29 +18,29 @@ class Cell(NamedTuple):
     kind: str = ""
 
 
-def tell_text(text: object, kind: str = "text") -> Cell:
+def tell_text(text: object, kind: str = "text") -> PageCell:
     """Words."""
-    return Cell(escape(str(text)), "", kind)
+    return PageCell(escape(str(text)), "", kind)
 
 
-def tell_number(value: float, digits: int = 2) -> Cell:
+def tell_number(value: float, digits: int = 2) -> PageCell:
     """A number; nothing where there is none."""
     if value != value:
-        return Cell("", "")
-    return Cell(f"{value:.{digits}f}", repr(float(value)))
+        return PageCell("", "")
+    return PageCell(f"{value:.{digits}f}", repr(float(value)))
 
 
-def tell_count(value: int) -> Cell:
+def tell_count(value: int) -> PageCell:
     """A whole number."""
-    return Cell(f"{value:,}", str(value))
+    return PageCell(f"{value:,}", str(value))
 
 
-def tell_share(value: float) -> Cell:
+def tell_share(value: float) -> PageCell:
     """A share in percent."""
-    return Cell(f"{value:.1%}", repr(float(value)))
+    return PageCell(f"{value:.1%}", repr(float(value)))
 
 
-def tell_interval(share: Share, wrong: bool) -> Cell:
+def tell_interval(share: Share, wrong: bool) -> PageCell:
     """An estimate with its interval, in figures and as a bar."""
     left, width = share.low * 100, max(share.high - share.low, 0.005) * 100
     kind = "bar wrong" if wrong else "bar"
@@ -49,17 +49,17 @@ def tell_interval(share: Share, wrong: bool) -> Cell:
         f'</i><u style="left:{share.value * 99:.1f}%"></u></span>'
     )
     figures = f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%})"
-    return Cell(f"{bar} {figures}", repr(share.value))
+    return PageCell(f"{bar} {figures}", repr(share.value))
 
 
-def tell_verdict(verdict: str) -> Cell:
+def tell_verdict(verdict: str) -> PageCell:
     """A verdict in its colour."""
     kind = {WRONG: "wrong", CLEAN: "clean"}.get(verdict, "")
-    return Cell(f'<span class="verdict {kind}">{escape(verdict)}</span>', "", "text")
+    return PageCell(f'<span class="verdict {kind}">{escape(verdict)}</span>', "", "text")
 
 
 def format_table(
-    rows: Sequence[Mapping[str, Cell]],
+    rows: Sequence[Mapping[str, PageCell]],
     label: str,
     name: str = "",
     data: Sequence[Mapping[str, str]] = (),
@@ -91,7 +91,7 @@ def format_table(
     return f'{box}<table class="sortable"{named}>{inner}</table></div>'
 
 
-def _format_row(row: Mapping[str, Cell], data: Mapping[str, str]) -> str:
+def _format_row(row: Mapping[str, PageCell], data: Mapping[str, str]) -> str:
     known = "".join(f' data-{key}="{escape(value)}"' for key, value in data.items())
     first, *rest = row.values()
     cells = f'<th scope="row"{_sorts_by(first)}>{first.shown}</th>'
@@ -101,7 +101,7 @@ def _format_row(row: Mapping[str, Cell], data: Mapping[str, str]) -> str:
     return f"<tr{known}>{cells}</tr>"
 
 
-def _sorts_by(cell: Cell) -> str:
+def _sorts_by(cell: PageCell) -> str:
     return f' data-value="{escape(cell.sorts)}"' if cell.sorts else ""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rayfl.audit.findings import OPINIONS, Findings
 from rayfl.audit.html import (
-    Cell,
+    PageCell,
     format_filters,
     format_headlines,
     format_table,
@@ -198,19 +198,19 @@ def _tell_flagged(findings: Findings, shown: int) -> str:
     return f'<p class="soft">{text}</p>'
 
 
-def _show_opinions(content: PageContent, place: int) -> dict[str, Cell]:
+def _show_opinions(content: PageContent, place: int) -> dict[str, PageCell]:
     values = content.findings.samples.opinions[place].tolist()
     return {name: tell_number(value) for name, value in zip(OPINIONS[1:], values[1:], strict=True)}
 
 
-def _show_image(content: PageContent, place: int) -> Cell:
+def _show_image(content: PageContent, place: int) -> PageCell:
     from rayfl.audit.contact_sheet import open_image
 
     row = int(content.findings.samples.rows[place])
     buffer = io.BytesIO()
     open_image(content.subject.dataset.train.x[row], THUMB).save(buffer, format="PNG")
     letters = base64.b64encode(buffer.getvalue()).decode()
-    return Cell(f'<img alt="" loading="lazy" src="data:image/png;base64,{letters}">')
+    return PageCell(f'<img alt="" loading="lazy" src="data:image/png;base64,{letters}">')
 
 
 def _format_sheet(content: PageContent) -> str:
@@ -299,8 +299,8 @@ def _format_sending(content: PageContent) -> str:
         {
             "stage": tell_text(sent.stage),
             "what": tell_text(sent.what, "notes"),
-            "up, all clients": Cell(format_bytes(sent.up), str(sent.up)),
-            "down, all clients": Cell(format_bytes(sent.down), str(sent.down)),
+            "up, all clients": PageCell(format_bytes(sent.up), str(sent.up)),
+            "down, all clients": PageCell(format_bytes(sent.down), str(sent.down)),
         }
         for sent in content.findings.sent
     ]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rayfl.arrays import Floats, Ints
-from rayfl.audit.heads import Descent, Singles, answer_all, answer_unseen, measure_slope
+from rayfl.audit.heads import HeadDescent, Singles, answer_all, answer_unseen, measure_slope
 from rayfl.audit.opinions import (
     ask_neighbours,
     compare_best,
@@ -39,7 +39,7 @@ MOST_FOR_LID = 1000
 """Samples whose distances to each other are measured."""
 
 
-class Held(NamedTuple):
+class KeptSamples(NamedTuple):
     """What a client keeps between the visits of an audit."""
 
     points: Singles
@@ -47,12 +47,12 @@ class Held(NamedTuple):
     given: Ints
 
 
-def take_held(client: Client) -> Held:
+def take_held(client: Client) -> KeptSamples:
     """The samples' places, folds and labels."""
-    return Held(np.array(client.state["points"]), client.state["folds"], client.y)
+    return KeptSamples(np.array(client.state["points"]), client.state["folds"], client.y)
 
 
-def shape_heads(heads: Singles, held: Held, classes: int) -> Singles:
+def shape_heads(heads: Singles, held: KeptSamples, classes: int) -> Singles:
     """Heads as they travelled, flat, as (heads, width, classes)."""
     return np.array(heads).reshape(-1, held.points.shape[1], classes)
 
@@ -65,7 +65,9 @@ def send_slope(client: Client, *, heads: Singles, transition: Floats, sharpness:
     return Out(update=slope.ravel())
 
 
-def answer_held(client: Client, held: Held, heads: Singles, sharpness: float = 1.0) -> Floats:
+def answer_held(
+    client: Client, held: KeptSamples, heads: Singles, sharpness: float = 1.0
+) -> Floats:
     """What unseen heads say of the client's samples."""
     return answer_unseen(
         held.points, shape_heads(heads, held, client.classes), held.folds, sharpness
@@ -125,7 +127,7 @@ def train_own_head(client: Client, *, steps: int, decay: float) -> Out:
     held = take_held(client)
     nobody = np.full(len(held.given), EVERYTHING)
     start = np.zeros((1, held.points.shape[1], client.classes), np.float32)
-    descent = Descent(start, decay)
+    descent = HeadDescent(start, decay)
     for _ in range(steps):
         slope = measure_slope(
             held.points, descent.ahead, held.given, nobody, np.eye(client.classes), 1.0

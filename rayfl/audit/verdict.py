@@ -24,9 +24,9 @@ from rayfl.audit.findings import (
     OPINIONS,
     UNSURE,
     WRONG,
+    ClassPair,
     ClientFinding,
     Findings,
-    Pair,
     SampleFindings,
     Twins,
 )
@@ -209,7 +209,7 @@ def rank_values(values: Sequence[float]) -> Floats:
 # -- the federation --------------------------------------------------------------------------------
 
 
-def list_rates(evidence: Evidence, classes: Sequence[str]) -> list[Pair]:
+def list_rates(evidence: Evidence, classes: Sequence[str]) -> list[ClassPair]:
     """What was most often written as what."""
     counts = np.sum([report["counts"] for report in evidence.concluded.values()], axis=0)
     rates = np.asarray(counts, np.float64) / max(float(np.sum(counts)), 1e-9)
@@ -217,7 +217,7 @@ def list_rates(evidence: Evidence, classes: Sequence[str]) -> list[Pair]:
     return list_pairs(rates, classes)
 
 
-def list_ambiguous(evidence: Evidence, classes: Sequence[str]) -> list[Pair]:
+def list_ambiguous(evidence: Evidence, classes: Sequence[str]) -> list[ClassPair]:
     """Between which classes heads hesitate: sum p_a p_b of the one class's samples, as a share."""
     doubt = np.sum([report["doubt"] for report in evidence.concluded.values()], axis=0)
     total = np.asarray(doubt, np.float64)
@@ -226,14 +226,14 @@ def list_ambiguous(evidence: Evidence, classes: Sequence[str]) -> list[Pair]:
     return list_pairs(np.triu(shares, 1), classes)
 
 
-def list_pairs(values: Floats, classes: Sequence[str]) -> list[Pair]:
+def list_pairs(values: Floats, classes: Sequence[str]) -> list[ClassPair]:
     """The largest entries, largest first."""
     order = np.argsort(-values, axis=None, kind="stable")[:MOST_PAIRS]
     found = []
     for place in order.tolist():
         row, column = divmod(place, len(classes))
         if values[row, column] > 0:
-            found.append(Pair(classes[row], classes[column], float(values[row, column])))
+            found.append(ClassPair(classes[row], classes[column], float(values[row, column])))
     return found
 
 

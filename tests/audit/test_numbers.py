@@ -9,7 +9,7 @@ from rayfl.arrays import Floats, Ints
 from rayfl.audit.course import choose_trusted
 from rayfl.audit.duplicates import find_duplicates, print_images
 from rayfl.audit.features import deal_folds
-from rayfl.audit.heads import Descent, Singles, answer_all, answer_unseen, measure_slope
+from rayfl.audit.heads import HeadDescent, Singles, answer_all, answer_unseen, measure_slope
 from rayfl.audit.opinions import ask_neighbours, compare_best, find_confident
 from rayfl.audit.plan import AuditPlan
 from rayfl.audit.shares import Share, estimate_share
@@ -89,7 +89,7 @@ def test_descent_separates_what_can_be_separated() -> None:
     points = draw_points(200)
     points /= np.sqrt((points**2).mean(axis=0).max())
     given = (points[:, 0] > 0).astype(np.int64)
-    descent = Descent(np.zeros((1, 4, 2), np.float32), decay=1e-3)
+    descent = HeadDescent(np.zeros((1, 4, 2), np.float32), decay=1e-3)
     nobody = np.full(len(points), -1)
     for _ in range(60):
         descent.step(measure_slope(points, descent.ahead, given, nobody, np.eye(2), 1.0))
