@@ -20,14 +20,14 @@ os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
+
+from rayfl.federation.datasets import find_data_root
 from rayfl_site import HERE, ROOT
 from rayfl_site.check import list_faults
 from rayfl_site.component_pages import write_components
 from rayfl_site.method_pages import write_methods
 from rayfl_site.reference import write_reference
 from rayfl_site.stage import Stage, stage_repository
-
-from rayfl.federation.datasets import find_data_root
 
 Nav = list[Any]
 

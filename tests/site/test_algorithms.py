@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from rayfl.algorithms import METHODS
+from rayfl.algorithms.fedavg import FedAvg
 from rayfl_site.algorithms import (
     ALGORITHMS,
     find_code,
@@ -13,9 +16,6 @@ from rayfl_site.algorithms import (
     locate_code,
     read_algorithm,
 )
-
-from rayfl.algorithms import METHODS
-from rayfl.algorithms.fedavg import FedAvg
 
 OURS = sorted(METHODS.entries)
 

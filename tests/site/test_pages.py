@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
+
+from rayfl.component import Fraction
 from rayfl_site.check import list_faults
 from rayfl_site.links import adapt_markdown, find_page, turn_links
+from rayfl_site.method_pages import raise_symbols
 from rayfl_site.notebooks import render_notebook
 from rayfl_site.quotes import fill_quotes
-from rayfl_site.words import shorten_type, show_docstring, write_cell
+from rayfl_site.words import name_type, show_docstring, write_cell
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,8 @@ def test_links_are_turned_outside_of_listings() -> None:
         ("words:\n- one\n- two", "words:\n\n- one\n- two"),
         ("1. one\n   more\n2. two", "1. one\n    more\n2. two"),
         ("- one\n  - inner", "- one\n    - inner"),
-        ("```\na\n- b\n```", "```\na\n- b\n```"),
+        ("```\na:\n  - b\n```", "```\na:\n  - b\n```"),
+        ("- a\n  ```\n  b\n  ```", "- a\n    ```\n    b\n    ```"),
         ("<details><summary>", '<details markdown="1"><summary>'),
     ],
 )
@@ -98,11 +103,33 @@ def test_equations_of_a_docstring_keep_their_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "short"),
-    [("<class 'int'>", "int"), ("pathlib._local.Path | None", "Path | None")],
+    ("hint", "name"),
+    [
+        (int, "int"),
+        (float | None, "float | None"),
+        (list[Fraction], "list[float]"),
+        (Literal["a", "b"], "'a' | 'b'"),
+        (tuple[int, ...], "tuple[int, ...]"),
+        (Path, "Path"),
+    ],
 )
-def test_types_are_short(kind: str, short: str) -> None:
-    assert shorten_type(kind) == short
+def test_types_are_named_without_modules_and_metadata(hint: Any, name: str) -> None:
+    assert name_type(hint) == name
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("w_k^t", "w<sub>k</sub><sup>t</sup>"),
+        ("m_{c, y_i}", "m<sub>c, y<sub>i</sub></sub>"),
+        ("Θ_global", "Θ<sub>global</sub>"),
+        ("NCS_k", "NCS<sub>k</sub>"),
+        ("clients_per_round", "clients_per_round"),
+        ("head_loss", "head_loss"),
+    ],
+)
+def test_indices_stand_below_the_line_and_names_as_they_are(written: str, shown: str) -> None:
+    assert raise_symbols(written) == shown
 
 
 def test_what_leads_nowhere_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,12 @@ def _read_module(cls: type[Any]) -> str:
 
 
 def _write_config(key: str, spec: Any) -> str:
-    return yaml.safe_dump({key: spec}, sort_keys=False, default_flow_style=None, width=90).strip()
+    if isinstance(spec, str):
+        return f"{key}: {spec}"
+    # Short mappings stand in one line, but never the whole.
+    style = None if any(isinstance(value, (dict, list)) for value in spec.values()) else True
+    written = yaml.safe_dump(spec, sort_keys=False, default_flow_style=style, width=90).strip()
+    return f"{key}: {written}" if style else f"{key}:\n{indent(written, '  ')}"
 
 
 # -- noises and partitions -------------------------------------------------------------------------

@@ -72,14 +72,24 @@ def adapt_markdown(text: str) -> str:
     """Lists and folded parts as Python-Markdown wants them: a blank line before a list, four
     columns for what is within an item."""
     lines: list[str] = []
+    shift = ""
     for line, prose in mark_prose(text):
-        previous = lines[-1] if lines else ""
-        if prose and ITEM.match(line) and not _may_precede(previous):
+        if not prose:
+            # A listing moves as a whole, with the line that opens it.
+            shift = _find_shift(line) if FENCE.match(line) else shift
+            lines.append(shift + line)
+            continue
+        if ITEM.match(line) and not _may_precede(lines[-1] if lines else ""):
             lines.append("")
-        if re.match(r" {1,3}\S", line):
-            line = f"    {line.lstrip()}" if prose else f" {line}"
-        lines.append(line.replace("<details>", '<details markdown="1">') if prose else line)
+        line = line.replace("<details>", '<details markdown="1">')
+        lines.append(_find_shift(line) + line)
     return "\n".join(lines)
+
+
+def _find_shift(line: str) -> str:
+    """What is missing at four columns, for a line that stands below an item."""
+    columns = len(line) - len(line.lstrip())
+    return " " * (4 - columns) if 0 < columns < 4 else ""
 
 
 def _may_precede(line: str) -> bool:

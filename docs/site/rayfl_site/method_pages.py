@@ -29,7 +29,8 @@ LABELS = {
 }
 
 
-INDEX = re.compile(r"(?<=[^\s_])_(?:\{([^{}]*)\}|([^\W_]{1,3})(?!\w))")
+# After a single letter any word is an index, after more a short one: longer ones are names.
+INDEX = re.compile(r"(?<=[^\s_])_(?:\{([^{}]*)\}|((?<=\b\w_)[^\W_]+|[^\W_]{1,3})(?!\w))")
 EXPONENT = re.compile(r"(?<=\S)\^(?:\{([^{}]*)\}|([^\W_]{1,3})(?!\w))")
 
 
@@ -50,11 +51,13 @@ def describe_method(name: str) -> dict[str, Any]:
     """What a method's class says of itself, and what it asks of a federation."""
     # With its settings as they are by default: some decide what it reads.
     method = METHODS.build(name)
-    parts = [method, *(getattr(method, slot) for slot in slots_of(type(method)))]
+    parts = [*(getattr(method, slot) for slot in slots_of(type(method))), method]
     needs = {data: what for part in parts for data, what in getattr(part, "needs", {}).items()}
     reads = [f"`split.{data}` ({what})" for data, what in needs.items()]
+    metrics = {key: what for part in parts for key, what in getattr(part, "metrics", {}).items()}
     return {
         **describe_component(METHODS, name),
+        "metrics": metrics,
         "module": show_docstring(read_module_words(type(method))),
         "labels": LABELS[method.labels] if method.client_labels else "at the server",
         "needs": ", ".join(reads) or "nothing beside the clients",
@@ -95,10 +98,10 @@ def show_line(line: Line) -> dict[str, Any]:
     """A line of an algorithm as cells of HTML."""
     text = line.text.lstrip()
     links = [
-        f'<a href="#{anchor_code(code)}"><code>{html.escape(name_code(code))}</code></a>'
+        f'<a href="#{anchor_code(code)}"><code>{break_words(name_code(code))}</code></a>'
         for code in line.code
     ]
-    settings = [f"<code>{html.escape(setting)}</code>" for setting in line.setting]
+    settings = [f"<code>{break_words(setting)}</code>" for setting in line.setting]
     return {
         "indent": len(line.text) - len(text),
         "text": raise_symbols(html.escape(text)),
@@ -108,8 +111,17 @@ def show_line(line: Line) -> dict[str, Any]:
 
 
 def raise_symbols(text: str) -> str:
-    """`w_k^t` with its index below and its exponent above the line; longer words are names."""
-    return EXPONENT.sub(r"<sup>\1\2</sup>", INDEX.sub(r"<sub>\1\2</sub>", text))
+    """`w_k^t` with its index below and its exponent above the line."""
+    for sign, tag in ((INDEX, "sub"), (EXPONENT, "sup")):
+        # From the inside out: an index may have one.
+        while (raised := sign.sub(rf"<{tag}>\1\2</{tag}>", text)) != text:
+            text = raised
+    return text
+
+
+def break_words(name: str) -> str:
+    """A long name that a narrow column breaks between its words."""
+    return re.sub(r"([._])", r"\1<wbr>", html.escape(name))
 
 
 def name_code(code: str) -> str:

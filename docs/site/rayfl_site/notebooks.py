@@ -57,7 +57,7 @@ def _show_value(data: Mapping[str, Any], folder: Path, name: str) -> str:
         figure.parent.mkdir(parents=True, exist_ok=True)
         figure.write_bytes(base64.b64decode("".join(data["image/png"])))
         # Written as a link of the notebook's own folder, which pages keep.
-        return f'<img alt="{name}" src="figures/{name}.png">'
+        return f'<img class="plot" alt="{name}" src="figures/{name}.png">'
     if "text/html" in data:
         html = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
         # A blank line would end the block of HTML.

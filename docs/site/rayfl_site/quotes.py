@@ -14,7 +14,7 @@ from rayfl.component import Registry, fields_of, slots_of
 from rayfl.testing.promises import PROMISES
 from rayfl_site import ROOT
 from rayfl_site.algorithms import find_code
-from rayfl_site.words import Setting, shorten_type, write_cell
+from rayfl_site.words import Setting, name_type, write_cell
 
 QUOTE = re.compile(r"<!-- (?P<kind>\w+): (?P<what>.+) -->")
 
@@ -46,7 +46,7 @@ def list_section(owner: type[Any]) -> Iterator[Setting]:
     """The settings of a section, with what is said of them."""
     notes, slots = read_field_notes(owner), slots_of(owner)
     for name, field in fields_of(owner).items():
-        kind = slots[name].kind if name in slots else shorten_type(str(field.annotation))
+        kind = slots[name].kind if name in slots else name_type(field.annotation)
         yield Setting(name, _write_default(field, slots.get(name)), kind, notes.get(name, ""))
 
 

@@ -9,12 +9,13 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rayfl.commands.registries import describe_plainly
-from rayfl.component import Registry, slots_of
+from rayfl.component import Registry, fields_of, slots_of
 from rayfl_site import HERE
 
 SECTION = re.compile(r"\n(Parameters|Returns|Examples|Attributes)\n-{3,}\n.*", re.DOTALL)
@@ -92,18 +93,26 @@ def describe_component(registry: Registry[Any], name: str) -> dict[str, Any]:
 
 def _list_settings(cls: type[Any], told: dict[str, dict[str, str]]) -> Iterator[Setting]:
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-    slots = slots_of(cls)
+    slots, fields = slots_of(cls), fields_of(cls)
     for name, setting in told.items():
-        default, kind = setting["default"], setting["type"]
+        default, kind = setting["default"], name_type(fields[name].annotation)
         if name in slots:
             kind = slots[name].kind
             if dataclasses.is_dataclass(defaults[name]):
                 default = slots[name].name_of(defaults[name])
-        yield Setting(name, default, shorten_type(kind), setting["about"])
+        yield Setting(name, default, kind, setting["about"])
 
 
-def shorten_type(kind: str) -> str:
+def name_type(hint: Any) -> str:
     """A type as a reader would say it: no modules, no metadata."""
-    kind = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", kind)
-    kind = re.sub(r"Annotated\[([^,\[\]]+),.*\]", r"\1", kind)
-    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", kind).replace("NoneType", "None")
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return name_type(inner[0])
+    if origin is Literal:
+        return " | ".join(map(repr, inner))
+    if origin in (Union, UnionType):
+        return " | ".join(map(name_type, inner))
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(name_type, inner))}]"
+    plain = {type(None): "None", Ellipsis: "..."}
+    return plain.get(hint) or str(getattr(hint, "__name__", hint))
