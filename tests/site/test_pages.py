@@ -8,12 +8,15 @@ from typing import Any, Literal
 
 import pytest
 
+from rayfl.algorithms import METHODS
 from rayfl.component import Fraction
+from rayfl_site import ROOT
 from rayfl_site.check import list_faults
 from rayfl_site.links import adapt_markdown, find_page, turn_links
 from rayfl_site.method_pages import raise_symbols
 from rayfl_site.notebooks import render_notebook
 from rayfl_site.quotes import fill_quotes
+from rayfl_site.recorded import collect_queued, collect_recorded
 from rayfl_site.words import name_type, show_docstring, write_cell
 
 
@@ -144,3 +147,20 @@ def test_what_leads_nowhere_is_told(tmp_path: Path) -> None:
         "index.html leads to there.html#low, whose anchor is not there",
         "index.html leads to gone.html, which is not there",
     ]
+
+
+def test_the_queue_has_a_command_for_most_methods() -> None:
+    queued = collect_queued(ROOT)
+    assert len(queued) > 30
+    for method, cell in queued.items():
+        assert method in METHODS.entries
+        study, *words = cell.command.removeprefix("rayfl study ").split()
+        assert (ROOT / study).is_file()
+        assert words[-1] == "--record"
+
+
+def test_recorded_cells_are_found_by_their_method() -> None:
+    (ours, *_) = collect_recorded(ROOT)["fedds"]
+    assert ours.study.startswith("FedDS, Table")
+    assert ours.printed != "-"
+    assert ours.command.startswith("rayfl study configs/paper/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ from rayfl.ledger.ledger import Ledger
 from rayfl.ledger.rows import Row
 from rayfl.run.progress import format_duration
 from rayfl.study.cells import Cell, list_cells, load_study, parse_filters
-from rayfl.study.order import StudyOrder
-from rayfl.study.queue import QueueEntry, load_queue
+from rayfl.study.queue import list_orders, load_queue
 from rayfl.study.recorded import RecordedStudy, list_recorded
 from rayfl.study.result import CellResult
 
@@ -114,33 +113,16 @@ def collect_queued(root: Path) -> dict[str, QueuedCell]:
     for entry in queue.queue:
         study = load_study(root / entry.study)
         for cell in list_cells(study, parse_filters(study, tuple(entry.only))):
-            for axis, method in _list_methods(cell) if cell.runs else ():
-                if method not in found:
-                    command = _write_command(entry, queue.overrides, axis, cell, root)
-                    found[method] = QueuedCell(f"{study.title}: {cell.titles[axis]}", command)
+            method = _name_method(cell) if cell.runs else ""
+            if method and method not in found:
+                order = list_orders(queue, entry, root, None)[0]
+                # Where the queue puts its runs is its own affair.
+                command = replace(order, output=None).command(cell)
+                found[method] = QueuedCell(f"{study.title}: {cell.label}", f"{command} --record")
     return found
 
 
-def _list_methods(cell: Cell) -> Iterator[tuple[str, str]]:
-    """The axes on which a cell chooses a method, and which."""
-    for axis, choice in cell.chosen.items():
-        told: Any = choice.set.get("method", choice.set.get("method.name"))
-        name = told.get("name") if isinstance(told, dict) else told
-        if name:
-            yield axis, str(name)
-
-
-def _write_command(
-    entry: QueueEntry, overrides: Sequence[str], axis: str, cell: Cell, root: Path
-) -> str:
-    """What records these cells alone."""
-    others = [only for only in entry.only if not only.startswith(f"{axis}=")]
-    order = StudyOrder(
-        root / entry.study,
-        only=(f"{axis}={cell.choices[axis]}", *others),
-        seeds=tuple(entry.seeds),
-        scale=entry.scale,
-        overrides=(*overrides, *entry.overrides),
-        root=root,
-    )
-    return f"{order.command()} --record"
+def _name_method(cell: Cell) -> str:
+    """The method of a cell; nothing where it is the usual one."""
+    told: Any = cell.settings().get("method", "")
+    return str(told.get("name", "")) if isinstance(told, dict) else str(told)
