@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint types unit alone chromium bench results dist matrix schemas clean
+.PHONY: run test lint types unit alone chromium bench results dist matrix schemas site clean
 
 run: $(VENV)/.ready
 	$(BIN)/rayfl quickstart
@@ -48,6 +48,10 @@ matrix:
 schemas: $(VENV)/.ready
 	$(BIN)/rayfl schema -o configs/schemas
 
+# The documentation, in site-build/html; a warning, or a link that leads nowhere, is an error.
+site: $(VENV)/.ready
+	$(BIN)/python docs/site/build.py
+
 # One environment for both commands; made again when the requirements change.
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -56,4 +60,4 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) outputs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) outputs build dist site-build .mypy_cache .ruff_cache .pytest_cache .hypothesis

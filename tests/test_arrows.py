@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(ROOT.glob("rayfl/**/*.py"))
 EVERYTHING = sorted(
-    path for top in ("rayfl", "jobs", "tests", "benchmarks") for path in ROOT.glob(f"{top}/**/*.py")
+    path
+    for top in ("rayfl", "jobs", "tests", "benchmarks", "docs/site")
+    for path in ROOT.glob(f"{top}/**/*.py")
 )
 
 FOUNDATION = {

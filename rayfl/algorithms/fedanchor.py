@@ -14,6 +14,7 @@ z . a_c is the mean cosine with the images of class c: a_c is not scaled to leng
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast
 
@@ -163,6 +164,13 @@ class FedAnchor(LabelsAtServer):
     """Guesses by the mean latents of the server's classes, SemiFL's loss at clients."""
 
     citation: ClassVar[str] = "Qiu et al., 2024"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **LabelsAtServer.metrics,
+        "pseudo/valid": "clients that were sure of an image, and count",
+        "pseudo/sure": "share of the participants' images that have a guess",
+        "loss/supervised": "mean of the server's loss on its labels",
+        "loss/contrast": "mean of the server's contrast of labels",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "No code and no full text were at hand: read a result as FedAnchor's manner.",
         "Clients get one mean latent a class, not the latents of all labelled images: the mean "

@@ -17,7 +17,7 @@ views are what `training.augment` makes of an image, twice."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -210,6 +210,12 @@ class FedCon(LabelsAtServer):
     averaged."""
 
     citation: ClassVar[str] = "Long et al., 2021"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **LabelsAtServer.metrics,
+        "loss/supervised": "mean of the server's loss on its labels",
+        "loss/consistent": "mean divergence of the server's answers from its teacher's",
+        "clients/idle": "participants that took no step, and do not count",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "The server is consistent with its teacher; the released code asks the student itself, so "
         "that its moving average is never read (target: self).",

@@ -231,6 +231,17 @@ class FedCR(Algorithm):
     attract each other."""
 
     citation: ClassVar[str] = "Mao et al., Applied Soft Computing"
+    metrics: ClassVar[Mapping[str, str]] = {
+        "server/pretraining": "1 while the server still trains alone, before the first federated "
+        "round",
+        "clients/idle": "participants that took no step, and do not count",
+        "loss/supervised": "mean of the server's loss on its labels",
+        "loss/contrast": "mean of the server's contrastive loss",
+        "loss/client_contrast": "mean of the clients' contrastive loss",
+        "target/spread": "spread of the target's unit projections at the server, which falls to 0 "
+        "if they collapse",
+        "target/client_spread": "the same at clients",
+    }
     needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"labelled": "labels"}
     client_labels: ClassVar[bool] = False
     deviations: ClassVar[tuple[str, ...]] = (

@@ -117,6 +117,13 @@ class FedCRFedEma(FedCR):
     further it moved."""
 
     citation: ClassVar[str] = "Mao et al., Applied Soft Computing; Zhuang et al., ICLR 2022"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **FedCR.metrics,
+        "mixing/own_share": "mean of mu, the share that a returning client keeps of its own "
+        "network",
+        "mixing/deaf_to_server": "share of the returning clients whose mu is 1: they take nothing "
+        "of the global network",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         *FedCR.deviations,
         "Divergence is that of the new global from the last local network; FedEMA's code takes "

@@ -269,6 +269,13 @@ class FedMatch(LabelsAtServer):
     in two parts of the weights."""
 
     citation: ClassVar[str] = "Jeong et al., ICLR 2021"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **LabelsAtServer.metrics,
+        "helpers/clients": "participants that are sent helpers in this round",
+        "pseudo/sure": "mean share of the images in a batch that a client is sure of",
+        "sparse/sent": "mean share of the kernels' numbers that differ from the psi that was sent "
+        "out",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "Convolutions and matrices are taken apart. The code's network has nothing else; biases "
         "and BatchNorm's factors belong to sigma and stand still at clients, whose statistics are "

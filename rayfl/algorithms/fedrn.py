@@ -209,6 +209,15 @@ class FedRN(FedAvg):
     losses."""
 
     citation: ClassVar[str] = "Kim et al., CIKM 2022"
+    metrics: ClassVar[Mapping[str, str]] = {
+        "expertise/noise_correlation": "how the accuracy of clients on their own labels goes with "
+        "their share of wrong ones (Pearson)",
+        "mixtures/unseparated": "mixtures of this round, over all participants and models, whose "
+        "losses do not hold two groups",
+        "mixtures/inverted": "samples that count as wrong although every clean one has a larger "
+        "loss",
+        "mixtures/dropped": "models without a say, because some loss of theirs is not finite",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "Only clients that have taken part can be neighbours or count in a minimum or maximum; "
         "the authors' code gives the others a random network and a random answer to the probe.",

@@ -206,6 +206,13 @@ class FL2(AlternateTraining):
     averages in which doubt counts."""
 
     citation: ClassVar[str] = "Lee et al., NeurIPS 2024"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **AlternateTraining.metrics,
+        "threshold/mean": "mean over clients of tau, each client's own threshold",
+        "pseudo/chosen": "mean share of a client's images in A, whose guess reaches the threshold "
+        "of its class",
+        "pseudo/sure": "mean share in H, whose guess reaches `threshold`",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "A guess at a threshold itself counts, as in the released code; the paper writes >. So A "
         "is never empty.",

@@ -84,6 +84,10 @@ class RSCFed(LabelsAtServer):
     """Averages sub-consensus models of random subsets, in which far models count less."""
 
     citation: ClassVar[str] = "Liang et al., CVPR 2022"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **LabelsAtServer.metrics,
+        "weights/server": "the server's share of the round's mean",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "The server takes the labelled client's place, and belongs to every subset: drawn among "
         "all, it would be in hardly any.",

@@ -15,6 +15,7 @@ The weak view is what `training.augment` makes of an image."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -56,6 +57,11 @@ class SemiFL(AlternateTraining):
     """Clients train on the labels that the global model guesses, the server on its own, in turn."""
 
     citation: ClassVar[str] = "Diao et al., NeurIPS 2022"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **AlternateTraining.metrics,
+        "pseudo/valid": "clients that were sure of an image, and count",
+        "pseudo/sure": "share of the participants' images whose guess is sure",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "What is mixed in comes from the images that the model is sure of; the released code draws "
         "it from all of them, sure or not (mixed: all).",

@@ -15,6 +15,7 @@ The weak view is what `training.augment` makes of an image."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -97,6 +98,10 @@ class SSFL(LabelsAtServer):
     """Clients and server train side by side and meet in random groups, the server in each."""
 
     citation: ClassVar[str] = "Zhang et al., IEEE BigData 2021"
+    metrics: ClassVar[Mapping[str, str]] = {
+        **LabelsAtServer.metrics,
+        "pseudo/sure": "mean share of the images in a batch that a client's loss is sure of",
+    }
     deviations: ClassVar[tuple[str, ...]] = (
         "A round is the run's local epochs, the server's its own; the released code averages "
         "after every 16 batches.",

@@ -41,7 +41,7 @@ def show_registry(plural: str, name: str | None, as_json: bool = False) -> None:
     entries = find_registry(plural)
     if as_json:
         names = entries.names() if name is None else [name]
-        found = [_describe_plainly(each, entries.find(each)) for each in names]
+        found = [describe_plainly(each, entries.find(each)) for each in names]
         print_json(found if name is None else found[0])
         return
     if name is not None:
@@ -53,8 +53,15 @@ def show_registry(plural: str, name: str | None, as_json: bool = False) -> None:
         click.echo(f"{known:{width}}  {_describe_line(entries, known)}")
 
 
-def _describe_plainly(name: str, cls: type[Any]) -> dict[str, Any]:
-    """A component, as plain values."""
+def describe_plainly(name: str, cls: type[Any]) -> dict[str, Any]:
+    """A component, as plain values: what it is, its settings, its measures, its deviations.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    cls
+        Its class."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     hints = get_type_hints(cls)
     notes = read_field_notes(cls)

@@ -42,6 +42,18 @@ class DawidSkeneWeighting(Weighting):
     """
 
     needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"public": "images"}
+    metrics: ClassVar[Mapping[str, str]] = {
+        "reliability/mean": "mean of r_j over the round's clients",
+        "reliability/min": "the least of them",
+        "reliability/max": "the largest of them",
+        "reliability/dominant_share": "share of clients whose estimated confusion has its largest "
+        "entries on the diagonal",
+        "reliability/misaligned": "1 where another naming of the latent classes would raise the "
+        "sum of the confusions' traces",
+        "reliability/em_iterations": "EM iterations of this round",
+        "reliability/unusable": "1 where the reliabilities sum to nothing usable, and clients "
+        "weigh equally",
+    }
 
     iterations: Natural = 500
     """Most EM iterations. Paper: 500, the best of 50, 100, 500 and 1000; a comparison of counts

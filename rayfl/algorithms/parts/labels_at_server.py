@@ -27,6 +27,10 @@ class LabelsAtServer(Algorithm):
 
     needs: ClassVar[Mapping[str, Literal["images", "labels"]]] = {"labelled": "labels"}
     client_labels: ClassVar[bool] = False
+    metrics: ClassVar[Mapping[str, str]] = {
+        "server/pretraining": "1 while the server still trains alone, before the first federated "
+        "round",
+    }
     pretraining: Natural = 0
     """Passes over the labelled set before the first federated round (FedCR's comparison: 700;
     neutral: 0)."""
