@@ -29,6 +29,7 @@ from rayfl.tracking.journal import Journal
 from rayfl.tracking.tracker import Tracker
 from rayfl.tuning import suggest
 from rayfl.tuning.book import Book, Trial
+from rayfl.tuning.node_watch import watch_nodes
 from rayfl.tuning.points import config_of, list_corners, plan_points, refuse_bad_points
 from rayfl.tuning.result import SweepResult, read_result, write_result
 from rayfl.tuning.schema import Asha, Sweep, load_sweep, read_sweep
@@ -128,7 +129,7 @@ def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> Sw
         tracker = Tracker(book.directory, tracking_uri(base), base.tracking.enabled)
         try:
             _announce_sweep(tracker, book, base, stop)
-            _run_trials(book, tracker, say)
+            _run_trials(book, tracker, say, stop)
             stop.heed()
             result = _conclude_sweep(book, tracker)
         except BaseException as error:
@@ -142,7 +143,7 @@ def _run_sweep(book: Book, address: str | None, say: Say, stop: SweepStop) -> Sw
 # -- trials --------------------------------------------------------------------------------------
 
 
-def _run_trials(book: Book, tracker: Tracker, say: Say) -> None:
+def _run_trials(book: Book, tracker: Tracker, say: Say, stop: SweepStop) -> None:
     """All trials that are left, by Tune."""
     left = _count_left(book)
     if not left:
@@ -164,7 +165,7 @@ def _run_trials(book: Book, tracker: Tracker, say: Say) -> None:
         trial_name_creator=name_trial,
         trial_dirname_creator=name_trial,
     )
-    with keep_tune_quiet(), draw_from_seed(sweep.seed + begun):
+    with keep_tune_quiet(), draw_from_seed(sweep.seed + begun), watch_nodes(book, stop):
         tune.Tuner(
             tune.with_resources(TrialActor, sizes),
             param_space=space_of(book, [] if asked else _list_trials(book, trials), tracker.uri),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ray import tune
 
+from rayfl.errors import RayflError
 from rayfl.run.signals import Interrupted, signal_main_thread
 from rayfl.tuning.book import Book
 
@@ -40,11 +41,14 @@ class SweepStop:
     ----------
     asked : int or None
         The signal that came first.
+    failure : RayflError or None
+        What has made the sweep impossible, where another thread has found that out.
     """
 
     def __init__(self, book: Book) -> None:
         self.book = book
         self.asked: int | None = None
+        self.failure: RayflError | None = None
         self._over = False
         self._patient = False
         self._timer: threading.Timer | None = None
@@ -52,6 +56,8 @@ class SweepStop:
     def __call__(self, number: int, _: object) -> None:
         if self._over:
             return
+        if self.failure is not None:
+            raise self.failure
         if self.asked is not None:
             if not self._patient:
                 raise self.interruption()
@@ -64,6 +70,11 @@ class SweepStop:
             self._timer = threading.Timer(FAREWELL_SECONDS, signal_main_thread, [number])
             self._timer.daemon = True
             self._timer.start()
+
+    def fail(self, failure: RayflError) -> None:
+        """End the sweep from another thread, wherever the main one waits."""
+        self.failure = failure
+        signal_main_thread(signal.SIGTERM)
 
     @contextmanager
     def later(self) -> Iterator[None]:
@@ -118,6 +129,8 @@ def stop_by_signals(book: Book) -> Iterator[SweepStop]:
         yield stop
     except Exception as error:
         # Ray's compiled code makes another error of what is raised while it waits.
+        if stop.failure is not None:
+            raise stop.failure from error
         if stop.asked is None:
             raise
         raise stop.interruption() from error

@@ -228,3 +228,20 @@ def assert_nested_once(search: Search) -> None:
         assert [point.step for point in points] == list(range(1, ROUNDS + 1))
     table = json.loads((search.output / "sweeps" / "drill" / "table.json").read_text())
     assert [trial["status"] for trial in table["trials"]] == ["finished"] * 4
+
+
+@pytest.mark.alone
+def test_a_sweep_whose_raylet_is_killed_says_so_and_goes_on_when_told(
+    search: Search, undisturbed: dict[str, Comparable]
+) -> None:
+    """Tune would wait for a machine without end."""
+    search.start()
+    search.watch(lambda: any(len(rounds) > 2 for rounds in search.rounds().values()), "some rounds")
+    (raylet,) = [pid for pid in descendants(search.pid) if "/raylet/raylet " in title_of(pid)]
+    os.kill(raylet, signal.SIGKILL)
+    assert search.ended() == 6, search.text
+    assert "a sweep's trials have a machine to run on; got no node that is alive" in search.text
+    assert "Traceback" not in search.text
+    search.start("--resume")
+    assert search.ended() == 0, search.text
+    assert {trial: comparable(path) for trial, path in search.runs().items()} == undisturbed

@@ -1,0 +1,49 @@
+"""Whether there is still a machine for the trials: Tune itself waits for one without end."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from rayfl.errors import ResourceError, broken
+from rayfl.tuning.book import Book
+from rayfl.tuning.stopping import SweepStop
+
+LOOK_SECONDS = 2.0
+PATIENCE_LOOKS = 5
+"""How often in a row nobody is there before the sweep ends: a cluster may get a new node."""
+
+
+@contextmanager
+def watch_nodes(book: Book, stop: SweepStop) -> Iterator[None]:
+    """Within, the sweep ends with a sentence when no node of its Ray is alive any more."""
+    over = threading.Event()
+    thread = threading.Thread(target=_look_again, args=(book, stop, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(LOOK_SECONDS)
+
+
+def _look_again(book: Book, stop: SweepStop, over: threading.Event) -> None:
+    missed = 0
+    while not over.wait(LOOK_SECONDS):
+        missed = 0 if any(node["Alive"] for node in ray.nodes()) else missed + 1
+        if missed >= PATIENCE_LOOKS and not over.is_set():
+            stop.fail(_explain_end(book))
+            return
+
+
+def _explain_end(book: Book) -> ResourceError:
+    rule = "a sweep's trials have a machine to run on"
+    command = shlex.join(["rayfl", "sweep", str(book.directory / "sweep.yaml"), "--resume"])
+    return ResourceError(broken(rule, "no node that is alive", f"Go on with it: {command}"))
+
+
+__all__ = ["watch_nodes"]

@@ -1,0 +1,61 @@
+"""A sweep without a machine ends with a sentence, also while Tune waits."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from rayfl.errors import ResourceError
+from rayfl.tuning import node_watch
+from rayfl.tuning.book import Book
+from rayfl.tuning.node_watch import PATIENCE_LOOKS, watch_nodes
+from rayfl.tuning.schema import read_sweep
+from rayfl.tuning.stopping import stop_by_signals
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    settings = {
+        "name": "watched",
+        "set": {"output": str(tmp_path)},
+        "search": {"training.lr": {"grid": [0.1]}},
+    }
+    return Book.begun(read_sweep(settings, tmp_path), resume=False)
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_watch, "LOOK_SECONDS", 0.01)
+
+
+def test_where_nobody_is_alive_for_a_while_the_sweep_is_over(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(node_watch.ray, "nodes", lambda: [{"Alive": False}, {"Alive": False}])
+    told = pytest.raises(ResourceError, match=r"no node that is alive\. Go on with it: rayfl sweep")
+    with told, stop_by_signals(book) as stop, watch_nodes(book, stop):
+        time.sleep(60)
+    assert stop.asked is None
+    assert not book.stop_file.exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_cluster_may_be_without_a_node_for_a_moment(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [False] * (PATIENCE_LOOKS - 1) + [True]
+    seen: list[bool] = []
+
+    def look() -> list[dict[str, bool]]:
+        seen.append(looks[len(seen) % len(looks)])
+        return [{"Alive": seen[-1]}]
+
+    monkeypatch.setattr(node_watch.ray, "nodes", look)
+    with stop_by_signals(book) as stop, watch_nodes(book, stop):
+        while len(seen) < 3 * len(looks):
+            time.sleep(0.01)
+    assert stop.failure is None
