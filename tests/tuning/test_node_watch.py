@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 
 from rayfl.errors import ResourceError
 from rayfl.tuning import node_watch
@@ -35,7 +36,7 @@ def test_where_nobody_is_alive_for_a_while_the_sweep_is_over(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(node_watch.ray, "nodes", lambda: [{"Alive": False}, {"Alive": False}])
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}, {"Alive": False}])
     told = pytest.raises(ResourceError, match=r"no node that is alive\. Go on with it: rayfl sweep")
     with told, stop_by_signals(book) as stop, watch_nodes(book, stop):
         time.sleep(60)
@@ -54,7 +55,7 @@ def test_a_cluster_may_be_without_a_node_for_a_moment(
         seen.append(looks[len(seen) % len(looks)])
         return [{"Alive": seen[-1]}]
 
-    monkeypatch.setattr(node_watch.ray, "nodes", look)
+    monkeypatch.setattr(ray, "nodes", look)
     with stop_by_signals(book) as stop, watch_nodes(book, stop):
         while len(seen) < 3 * len(looks):
             time.sleep(0.01)
