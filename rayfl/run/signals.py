@@ -154,6 +154,13 @@ def stop_on_signals(stop: Stop | None = None, to_the_end: bool = False) -> Itera
         except Interrupted as interruption:
             interruption.directory = interruption.directory or chosen.directory
             raise
+        except Exception as error:
+            if chosen.asked is None:
+                raise
+            # What is raised into an import or into compiled code may come out as another error.
+            stopped = Interrupted(chosen.asked)
+            stopped.directory = chosen.directory
+            raise stopped from error
 
 
 @contextmanager

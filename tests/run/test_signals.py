@@ -214,3 +214,25 @@ def test_the_alarm_of_somebody_who_handles_it_is_left_alone() -> None:
         assert signal.setitimer(signal.ITIMER_REAL, *left)[0] > 0
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_stop_that_comes_out_as_another_error_is_a_stop() -> None:
+    """So it does where it is raised into compiled code, or in the middle of an import."""
+
+    def import_something() -> None:
+        with stop_on_signals(Stop()) as stop:
+            stop.directory = Path("somewhere")
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(10)
+            except Interrupted as interruption:
+                raise ImportError("cannot import name 'torch'") from interruption
+
+    with pytest.raises(Interrupted, match="SIGTERM") as told:
+        import_something()
+    assert told.value.directory == Path("somewhere")
+
+
+def test_an_error_without_a_stop_is_one() -> None:
+    with pytest.raises(ImportError), stop_on_signals(Stop()):
+        raise ImportError("nobody asked for a stop")
