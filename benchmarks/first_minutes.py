@@ -78,6 +78,8 @@ scores:
   accuracy: {title: accuracy (%), metric: test/accuracy, percent: true}
 """
 
+GRID = ("rayfl", "run", "-m", "quickstart")
+
 
 @dataclass(frozen=True)
 class Step:
@@ -107,7 +109,16 @@ STEPS = [
     Step(
         "Another method",
         "Every combination of what stands behind `-m`, ending in a table.",
-        ["rayfl", "run", "-m", "quickstart", "method=fedavg,fedds", "seed=0,1", "--quiet"],
+        [
+            "rayfl",
+            "run",
+            "-m",
+            "quickstart",
+            "method=fedavg,fedds",
+            "split.public=0.1",
+            "seed=0,1",
+            "--quiet",
+        ],
     ),
     Step(
         "What a method is",
