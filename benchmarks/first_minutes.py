@@ -165,7 +165,7 @@ STEPS = [
             "--only",
             "partition=iid",
             "--only",
-            "method=fedavg,fedavg_ds",
+            "method=fedavg,fedavg+ds",
             "--seeds",
             "1",
             "--scale",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
+
+from rayfl.commands.json_output import AsJson, print_json
 
 
 @click.command("audit")
@@ -26,6 +30,7 @@ import click
 @click.option("--address", help="A Ray cluster; by default RAY_ADDRESS, or a Ray of our own.")
 @click.option("--track/--no-track", default=True, show_default=True, help="Log to MLflow as well.")
 @click.option("--quiet", is_flag=True, help="No progress, only the summary.")
+@AsJson
 def audit_command(
     source: Path,
     overrides: tuple[str, ...],
@@ -37,6 +42,7 @@ def audit_command(
     address: str | None,
     track: bool,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Say which clients and which labels are probably wrong, by training on all and moving no
     image. No truth is needed, and none is looked at.
@@ -63,10 +69,27 @@ def audit_command(
         images=images,
         track=track,
         address=address,
-        progress=progress_for(1, quiet),
+        progress=progress_for(1, quiet or as_json),
     )
+    if as_json:
+        print_json(read_audit(where))
+        return
     for line in summarise(made.findings, made.subject, samples=not local):
         click.echo(line)
     click.echo(f"page   {where / 'index.html'}")
     if not local:
         click.echo(f"labels {where}: rayfl run ... labels={where}")
+
+
+def read_audit(folder: Path) -> dict[str, Any]:
+    """What an audit has written, as plain values: its facts, a row a client, and where it lies.
+
+    Parameters
+    ----------
+    folder
+        What `-o` named.
+    """
+    facts: dict[str, Any] = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    table = json.loads((folder / "clients.json").read_text(encoding="utf-8"))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    return {**facts, "clients": rows, "folder": folder, "page": folder / "index.html"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -117,3 +118,18 @@ def test_the_command_audits_a_finished_run(home: Path) -> None:
     assert "wrong labels:" in ran.output
     written = yaml.safe_load((home / "found" / "config.yaml").read_text(encoding="utf-8"))
     assert written["data"]["name"] == "digits"
+
+
+def test_the_command_prints_one_value_for_programs(home: Path) -> None:
+    settings = {**make_settings(), "output": str(home)}
+    (home / "sites.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    words = ["audit", str(home / "sites.yaml"), "-o", "found", "--folds", "2", "--json"]
+    ran = CliRunner().invoke(command, words)
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    result = rayfl.audit(settings, plan={"folds": 2}, directory=home / "again")
+    assert told["page"] == str(Path("found") / "index.html")
+    assert [row["client"] for row in told["clients"]] == [
+        one.client for one in result.findings.clients
+    ]
+    assert told["scenario"] == result.subject.scenario.sha256
