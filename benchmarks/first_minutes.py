@@ -27,8 +27,8 @@ WIDEST = 130
 OWN_METHOD = '''\
 """Federated averaging by clients that stop early on what they find hard."""
 
-from rayfl.methods import Client, FedAvg, Fit, Fitting, Out, Vector, component, forget_rate
-from rayfl.methods import Fraction, Global, Fleet, Batch, BatchLoss, select_small_losses
+from rayfl.methods import Batch, BatchLoss, Client, FedAvg, Fit, Fitting, Fleet, Fraction
+from rayfl.methods import Global, Out, Vector, component, select_small_losses
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -222,6 +222,8 @@ def take_step(step: Step, place: Path) -> Told:
             f"{' '.join(step.words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         )
     said = [line.replace(str(place), "~") for line in done.stdout.splitlines()]
+    # What Ray says in colour, of an actor that was killed on purpose, is no part of the answer.
+    said = [line for line in said if "\x1b" not in line]
     return Told(step, said, time.monotonic() - began)
 
 
