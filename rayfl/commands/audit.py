@@ -89,7 +89,8 @@ def read_audit(folder: Path) -> dict[str, Any]:
     folder
         What `-o` named.
     """
+    from rayfl.run.client_table import read_clients
+
     facts: dict[str, Any] = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-    table = json.loads((folder / "clients.json").read_text(encoding="utf-8"))
-    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    rows = read_clients(folder)
     return {**facts, "clients": rows, "folder": folder, "page": folder / "index.html"}

@@ -335,8 +335,8 @@ def choose_doing(wanted: Progress | bool | None) -> Doing:
     wanted : Progress or bool or None
         As for `choose_progress`; who brings one of his own is told of the run alone.
     """
-    silent = wanted is False or not (wanted is None or wanted is True)
-    return _keep_still if silent or not sys.stdout.isatty() else _show_status
+    told = wanted is None or wanted is True
+    return _show_status if told and sys.stdout.isatty() else _keep_still
 
 
 def _keep_still(_: str) -> AbstractContextManager[object]:

@@ -266,18 +266,24 @@ print(ray.is_initialized(), [name for name in os.environ if "AUTH" in name or "O
 """
 
 
-@pytest.mark.slow
-def test_a_real_ray_begun_ahead(tmp_path: Path) -> None:
+def run_script(script: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """A program in a shell that knows nothing of Ray; it ends well."""
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
         cwd=ROOT,
-        env=user_environment(tmp_path),
+        env=user_environment(home),
     )
     assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+@pytest.mark.slow
+def test_a_real_ray_begun_ahead(tmp_path: Path) -> None:
+    ended = run_script(SCRIPT, tmp_path)
     assert ended.stdout.splitlines() == ["42 True", "True", "[]", "[]", "False []"]
     assert "SIGTERM" not in ended.stderr
     assert not (tmp_path / ".ray").exists()
@@ -312,16 +318,7 @@ print(asked)
 @pytest.mark.slow
 def test_after_a_stop_ray_s_processes_are_not_heard_any_more(tmp_path: Path) -> None:
     """An actor that was being created as its raylet ended prints a C++ stack."""
-    ended = subprocess.run(
-        [sys.executable, "-c", STOPPING_SCRIPT],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=ROOT,
-        env=user_environment(tmp_path),
-    )
-    assert ended.returncode == 0, ended.stderr
+    ended = run_script(STOPPING_SCRIPT, tmp_path)
     said = ended.stdout + ended.stderr
     assert "before" in said
     assert "after" not in said

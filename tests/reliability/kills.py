@@ -15,6 +15,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -240,7 +241,7 @@ def _strike(
         time.sleep(0.01)
     time.sleep(kill.delay)
     reached = desk.count_rounds()
-    pid = _find_target(desk, command, kill, worker)
+    pid = _find_target(command, kill, worker)
     # The last round is noted before the last model is written: that counts as under way.
     if pid is None or command.is_over:
         return None
@@ -250,7 +251,7 @@ def _strike(
     return None
 
 
-def _find_target(desk: Desk, command: Command, kill: Kill, worker: Node | None) -> int | None:
+def _find_target(command: Command, kill: Kill, worker: Node | None) -> int | None:
     """The process that is meant, of this command or of its cluster."""
     if kill.target == "driver":
         return command.pid
@@ -258,12 +259,12 @@ def _find_target(desk: Desk, command: Command, kill: Kill, worker: Node | None) 
         return None if worker is None else worker.raylet
     below = descendants(command.pid)
     if worker is not None:
-        below += [pid for node in _list_nodes(desk) for pid in descendants(node)]
+        below += [pid for node in _list_nodes() for pid in descendants(node)]
     titled = [pid for pid in below if TITLES[kill.target] in title_of(pid)]
     return random.Random(kill.number).choice(sorted(titled)) if titled else None
 
 
-def _list_nodes(desk: Desk) -> list[int]:
+def _list_nodes() -> list[int]:
     """The first processes of the nodes by hand, which this process has started."""
     return [pid for pid in descendants(os.getpid()) if "start --block" in title_of(pid)]
 
@@ -272,7 +273,7 @@ def _see_through(desk: Desk, command: Command) -> bool:
     """Start the command again until it is over; whether it came to that."""
     while desk.starts <= LIVES:
         below = {pid: born(pid) for pid in descendants(command.pid)}
-        with suppress(Exception):
+        with suppress(subprocess.TimeoutExpired):
             command.process.wait(PATIENCE)
         _clear_away(command, below)
         if command.process.returncode == 0:
