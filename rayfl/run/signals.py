@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-from rayfl.errors import Stopped
+from rayfl.errors import RayflError, Stopped
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 AGAIN_SECONDS = 0.05
@@ -155,7 +155,8 @@ def stop_on_signals(stop: Stop | None = None, to_the_end: bool = False) -> Itera
             interruption.directory = interruption.directory or chosen.directory
             raise
         except Exception as error:
-            if chosen.asked is None:
+            # What a person is to mend, a full disk say, is news all the same.
+            if chosen.asked is None or isinstance(error, RayflError):
                 raise
             # What is raised into an import or into compiled code may come out as another error.
             stopped = Interrupted(chosen.asked)

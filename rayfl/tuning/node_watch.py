@@ -20,7 +20,12 @@ PATIENCE_LOOKS = 5
 
 @contextmanager
 def watch_nodes(book: Book, stop: SweepStop) -> Iterator[None]:
-    """Within, the sweep ends with a sentence when no node of its Ray is alive any more."""
+    """Within, the sweep ends with a sentence when no node of its Ray is alive any more.
+
+    Only the main thread can be woken where it waits: a sweep in another one is not watched."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     over = threading.Event()
     thread = threading.Thread(target=_look_again, args=(book, stop, over), daemon=True)
     thread.start()
@@ -34,10 +39,17 @@ def watch_nodes(book: Book, stop: SweepStop) -> Iterator[None]:
 def _look_again(book: Book, stop: SweepStop, over: threading.Event) -> None:
     missed = 0
     while not over.wait(LOOK_SECONDS):
-        missed = 0 if any(node["Alive"] for node in ray.nodes()) else missed + 1
+        missed = 0 if _is_any_alive() else missed + 1
         if missed >= PATIENCE_LOOKS and not over.is_set():
             stop.fail(_explain_end(book))
             return
+
+
+def _is_any_alive() -> bool:
+    try:
+        return any(node["Alive"] for node in ray.nodes())
+    except Exception:  # of several kinds: whoever keeps the list of nodes is gone, too
+        return False
 
 
 def _explain_end(book: Book) -> ResourceError:

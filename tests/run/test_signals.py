@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rayfl.errors import StorageError
 from rayfl.run.signals import STOPPING, Interrupted, Stop, stop_on_signals
 
 PATIENCE = 60.0
@@ -231,6 +232,19 @@ def test_a_stop_that_comes_out_as_another_error_is_a_stop() -> None:
     with pytest.raises(Interrupted, match="SIGTERM") as told:
         import_something()
     assert told.value.directory == Path("somewhere")
+
+
+def test_what_a_person_is_to_mend_is_said_though_a_stop_was_asked_for() -> None:
+    def write_last_checkpoint() -> None:
+        with stop_on_signals(Stop()):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(10)
+            except Interrupted as interruption:
+                raise StorageError("the disk is full") from interruption
+
+    with pytest.raises(StorageError, match="the disk is full"):
+        write_last_checkpoint()
 
 
 def test_an_error_without_a_stop_is_one() -> None:

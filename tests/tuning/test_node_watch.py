@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,11 +34,16 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_watch, "LOOK_SECONDS", 0.01)
 
 
+def refuse_to_answer() -> list[dict[str, bool]]:
+    raise ConnectionError("nobody keeps a list")
+
+
+@pytest.mark.parametrize("look", [lambda: [{"Alive": False}] * 2, refuse_to_answer])
 def test_where_nobody_is_alive_for_a_while_the_sweep_is_over(
-    book: Book, monkeypatch: pytest.MonkeyPatch
+    look: Callable[[], list[dict[str, bool]]], book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}, {"Alive": False}])
+    monkeypatch.setattr(ray, "nodes", look)
     told = pytest.raises(ResourceError, match=r"no node that is alive\. Go on with it: rayfl sweep")
     with told, stop_by_signals(book) as stop, watch_nodes(book, stop):
         time.sleep(60)
@@ -60,3 +67,25 @@ def test_a_cluster_may_be_without_a_node_for_a_moment(
         while len(seen) < 3 * len(looks):
             time.sleep(0.01)
     assert stop.failure is None
+
+
+def test_a_sweep_in_another_thread_leaves_the_program_alone(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal that wakes the main thread would end a program that has no handler for it."""
+    looked: list[bool] = []
+
+    def look() -> list[dict[str, bool]]:
+        looked.append(True)
+        return []
+
+    monkeypatch.setattr(ray, "nodes", look)
+
+    def sweep() -> None:
+        with stop_by_signals(book) as stop, watch_nodes(book, stop):
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    thread.join()
+    assert looked == []

@@ -217,8 +217,8 @@ def _write_datasets(stage: Stage, data: Path) -> list[str]:
             return {"state": found.state, "source": found.source, "config": _suggest_config(name)}
         try:
             dataset = DATASETS.build(name).load(data)
-        except RayflError:
-            return {"config": _suggest_config(name)}
+        except RayflError as error:
+            return {"config": _suggest_config(name), "caption": f"No pictures here: {error}"}
         figures.draw_images(dataset, folder / f"{name}.png")
         classes = len(dataset.classes)
         shape = " x ".join(map(str, dataset.shape))

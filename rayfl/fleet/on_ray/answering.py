@@ -4,6 +4,7 @@ minutes, in code that no signal reaches."""
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -17,8 +18,8 @@ PATIENCE = 10.0
 TRY_SECONDS = 2.0
 PAUSE_SECONDS = 0.25
 LOOPBACK = ("127.", "::1", "localhost")
-LOOPBACK_OF_KERNEL = ("7F", "00000000000000000000000001000000")
-"""How addresses of loopback end in /proc/net: 127.*, and ::1."""
+LOOPBACK_OF_KERNEL = re.compile("(0{16}FFFF0000)?[0-9A-F]{6}7F|0{24}01000000")
+"""Loopback as /proc/net has it: 127.*, also as an address of IPv6, and ::1."""
 LISTENING = "0A"
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """With this, and empty settings, a client of HTTP/2 begins; Ray speaks gRPC, which is HTTP/2."""
@@ -67,7 +68,7 @@ def keeps_to_loopback(address: str) -> bool:
     if found is None or not found[0].startswith(LOOPBACK):
         return False
     hosts = [host for host, port in _list_listeners() if port == found[1]]
-    return bool(hosts) and all(host.endswith(LOOPBACK_OF_KERNEL) for host in hosts)
+    return bool(hosts) and all(map(LOOPBACK_OF_KERNEL.fullmatch, hosts))
 
 
 def _list_listeners() -> list[tuple[str, int]]:

@@ -51,10 +51,11 @@ def own_settings() -> Iterator[None]:
 
 @contextmanager
 def cluster_settings(address: str) -> Iterator[None]:
-    """The environment of a connection to a Ray that is there: a shell that has its token, or that
-    names it by a loopback address, has said enough."""
-    alone = {EVERY_INTERFACE: "0"} if keeps_to_loopback(address) else {}
-    with _added_to_environment({**alone, **_known_token()}):
+    """The environment of a connection to a Ray that is there: the shell's, but for a head that
+    listens to this machine alone, of which its address says enough."""
+    # Elsewhere a token that nobody asked for would hide that a cluster's doors are open.
+    alone = keeps_to_loopback(address)
+    with _added_to_environment({EVERY_INTERFACE: "0", **_known_token()} if alone else {}):
         yield
 
 
@@ -157,7 +158,8 @@ def asks_for_token() -> bool:
 
 
 def _known_token() -> Mapping[str, str]:
-    """What has Ray use the token that the user has; nothing if there is none, or none is wanted."""
+    """What has Ray use the token that the user has, or none if he wants none; nothing where he has
+    said neither."""
     if os.environ.get(AUTH_MODE, "token").lower() != "token":
         return {AUTH_MODE: os.environ[AUTH_MODE]}
     named = os.environ.get(AUTH_TOKEN) or os.environ.get(AUTH_TOKEN_PATH)
