@@ -204,6 +204,7 @@ class Executioner:
             "outcome": "same" if same else "other" if ended else "no end",
             "seconds": round(time.monotonic() - began, 1),
             "day": time.strftime("%Y-%m-%d"),
+            "commit": describe_environment()["commit"],
         }
         if same:
             shutil.rmtree(desk.folder, ignore_errors=True)
