@@ -1,15 +1,17 @@
 """A thousand kills: any process of a run, a sweep or a study, and what comes of each.
 
-    python -m tests.reliability.kills --landed 150 --hours 1
+    python -m tests.reliability.kills --landed 150 --hours 1 --lane 1/2
 
 Every kill has a number, from which its command, method, target and moment are drawn. The tally,
 docs/reliability/kills.json, has them all: the drill goes on where it stopped. A kill has landed if
 its process was alive and the command not over. What its death ends is started again, as a user
-would, until it is over; then models and metrics are those of an undisturbed command, or not."""
+would, until it is over; then models and metrics are those of an undisturbed command, or not. Two
+drills may be at work at once, each on its lane of the numbers."""
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
@@ -20,155 +22,34 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rayfl.config.files import merge_settings
 from rayfl.durable import write_file
 from rayfl.run.environment import describe_environment
-from rayfl.testing import TOY
-from tests.algorithms.conformance import iterate_rows
-from tests.nodes import Node, born, head_node, worker_node
+from tests.nodes import born
 from tests.reliability.clean_shell import Command
-from tests.reliability.drills import Comparable, comparable, descendants, noted, title_of
+from tests.reliability.desks import ROUNDS, Desk, Kill
+from tests.reliability.drills import Comparable, descendants, title_of
 from tests.reliability.tally import FOLDER
 
 TALLY = FOLDER / "kills.json"
-SEED = 1
-METHODS = (
-    "fedavg",
-    "fedprox",
-    "scaffold",
-    "moon",
-    "fedds",
-    "fedrn",
-    "co_teaching",
-    "fb_nll",
-    "fedcorr",
-    "semifl",
-)
 TITLES = {
     "actor": "ray::ClientActor",
     "coordinator": "ray::Coordinator",
+    "keeper": "ray::Keeper",
     "trial": "ray::TrialActor",
     "raylet": "/raylet/raylet ",
     "gcs": "/gcs_server ",
 }
 """How the titles of processes begin, or what is in them."""
-RUN = ("actor", "coordinator", "driver", "raylet", "gcs")
-TARGETS: Mapping[str, Sequence[str]] = {
-    "run": (*RUN, *RUN),
-    "two nodes": ("actor", "coordinator", "driver", "worker raylet"),
-    "sweep": ("trial", "driver", "raylet", "gcs"),
-    "study": ("actor", "coordinator", "driver", "raylet"),
-}
-"""Of each kind of command, the processes that are killed; those named twice twice as often."""
 LIVES = 6
 """How often a command is started before it counts as one that does not come to its end."""
 PATIENCE = 240.0
-ROUNDS = 40
-
-
-@dataclass(frozen=True)
-class Kill:
-    """What is killed, and when."""
-
-    number: int
-    command: str
-    method: str
-    target: str
-    share: float
-    """Of the command's rounds, after which the process is looked for."""
-    delay: float
-    """Seconds after that."""
-
-    @classmethod
-    def draw(cls, number: int) -> Kill:
-        """The kill of this number."""
-        rng = random.Random(SEED * 1_000_003 + number)
-        command = rng.choice(list(TARGETS))
-        method = rng.choice(METHODS)
-        target = rng.choice(TARGETS[command])
-        return cls(number, command, method, target, rng.uniform(0, 0.9), rng.uniform(0, 0.3))
-
-
-class Desk:
-    """A folder in which one command is run, killed, and run again.
-
-    Parameters
-    ----------
-    folder : Path
-        Where everything of it lies.
-    kill : Kill
-        Says which command of which method.
-    fleet : str
-        `inline` for the undisturbed one.
-    """
-
-    def __init__(self, folder: Path, kill: Kill, fleet: str) -> None:
-        folder.mkdir(parents=True)
-        self.folder = folder
-        self.kill = kill
-        for name, content in _list_files(kill, fleet).items():
-            (folder / name).write_text(yaml.safe_dump(content))
-        self.starts = 0
-        self.address: str | None = None
-
-    def start(self) -> Command:
-        """The command, for the first time or once more."""
-        words = {
-            "sweep": ["sweep", "sweep.yaml", *(["--resume"] if self._has_begun() else [])],
-            "study": ["study", "study.yaml", "-o", "out", "--ledger", "none", "--yes"],
-        }.get(self.kill.command, ["run", "run.yaml", "--resume", "auto"])
-        self.starts += 1
-        there = [] if self.address is None else ["--address", self.address]
-        return Command(self.folder, *words, *there)
-
-    def _has_begun(self) -> bool:
-        return any(self.folder.glob("out/sweeps/*/sweep.yaml"))
-
-    def count_rounds(self) -> int:
-        """How many rounds all runs of the command have noted."""
-        journals = self.folder.glob("out/**/journal.jsonl")
-        kinds = [entry["kind"] for journal in journals for entry in noted(journal)]
-        return kinds.count("metrics")
-
-    def gather(self) -> list[Comparable]:
-        """Models and metrics of all runs, in an order that does not depend on when they ran."""
-        found = [comparable(path.parent) for path in self.folder.glob("out/**/result.json")]
-        return sorted(found, key=lambda one: one[0])
-
-
-def _list_files(kill: Kill, fleet: str) -> dict[str, Any]:
-    """The configurations of a desk."""
-    row = next(row for row in iterate_rows() if row.name == kill.method)
-    run = merge_settings(merge_settings(TOY, row.config), {"method": dict(row.method)})
-    places = {"resources": {"actors": 2, "cpus_per_client": 0.5}, "device": "cpu"}
-    own = {"training": {"rounds": ROUNDS}, "fleet": fleet, "output": "out", "data_root": "."}
-    run = merge_settings(run, {**places, **own})
-    sweep = {
-        "name": "kills",
-        "set": run,
-        "search": {"training.lr": {"grid": [0.1, 0.2]}},
-        "over": "final",
-        "at_once": 2,
-    }
-    study = {
-        "title": "Kills",
-        "set": run,
-        "axes": {
-            "lr": {f"lr{lr}": {"title": f"{lr}", "set": {"training.lr": lr}} for lr in (0.1, 0.2)}
-        },
-        "scores": {"s": {"title": "S", "metric": "test/accuracy"}},
-        "table": {"rows": ["lr"], "columns": ["score"]},
-        "seeds": [0],
-    }
-    return {"run.yaml": run, "sweep.yaml": sweep, "study.yaml": study}
 
 
 class Executioner:
@@ -188,15 +69,15 @@ class Executioner:
         """One kill; its line in the tally."""
         began = time.monotonic()
         wanted = self._refer_to(kill)
-        desk = Desk(self.folder / f"kill-{kill.number}", kill, "ray")
-        with ExitStack() as cluster:
-            worker = self._open_cluster(desk, cluster)
+        desk = Desk(self.folder / f"kill-{kill.number}", kill)
+        with desk.opened("ray"):
             command = desk.start()
-            total = len(wanted) * ROUNDS
-            struck = _strike(desk, command, kill, total, worker)
+            struck = _strike(desk, command, len(wanted) * ROUNDS)
             ended = _see_through(desk, command)
-        same = ended and desk.gather() == wanted
-        line = {
+            same = ended and desk.gather() == wanted and desk.is_tracked_whole()
+        if same:
+            shutil.rmtree(desk.folder, ignore_errors=True)
+        return {
             **asdict(kill),
             "landed": struck is not None,
             "at round": struck,
@@ -206,45 +87,39 @@ class Executioner:
             "day": time.strftime("%Y-%m-%d"),
             "commit": describe_environment()["commit"],
         }
-        if same:
-            shutil.rmtree(desk.folder, ignore_errors=True)
-        return line
 
     def _refer_to(self, kill: Kill) -> list[Comparable]:
         """What the undisturbed command comes to, in one process."""
-        kind = "run" if kill.command == "two nodes" else kill.command
-        if (kind, kill.method) not in self._references:
+        if (kill.kind, kill.method) not in self._references:
             # What a sweep comes to is two runs, which a study of them makes in one process.
-            command = "study" if kind == "sweep" else kind
+            command = "study" if kill.kind == "sweep" else kill.kind
             quiet = Kill(-1, command, kill.method, "", 0, 0)
-            desk = Desk(self.folder / f"undisturbed-{kind}-{kill.method}", quiet, "inline")
-            command_line = desk.start()
-            assert command_line.process.wait(PATIENCE) == 0, command_line.text
-            self._references[kind, kill.method] = desk.gather()
-        return self._references[kind, kill.method]
-
-    def _open_cluster(self, desk: Desk, cluster: ExitStack) -> Node | None:
-        """Two nodes by hand, where the command wants them: the head has no room for actors."""
-        if desk.kill.command != "two nodes":
-            return None
-        _, desk.address, folder = cluster.enter_context(head_node("--num-cpus", "1"))
-        return cluster.enter_context(worker_node(desk.address, folder, "--num-cpus", "1"))
+            desk = Desk(self.folder / f"undisturbed-{kill.kind}-{kill.method}", quiet)
+            with desk.opened("inline"):
+                command_line = desk.start()
+                assert command_line.process.wait(PATIENCE) == 0, command_line.text
+            self._references[kill.kind, kill.method] = desk.gather()
+        return self._references[kill.kind, kill.method]
 
 
-def _strike(
-    desk: Desk, command: Command, kill: Kill, total: int, worker: Node | None
-) -> int | None:
+def _strike(desk: Desk, command: Command, total: int) -> int | None:
     """Kill the process that is meant; at which round it was, or None where it was not met."""
     until = time.monotonic() + PATIENCE
-    while desk.count_rounds() < kill.share * total:
+    while desk.count_rounds() < desk.kill.share * total:
         if command.is_over or time.monotonic() > until:
             return None
         time.sleep(0.01)
-    time.sleep(kill.delay)
+    time.sleep(desk.kill.delay)
     reached = desk.count_rounds()
-    pid = _find_target(command, kill, worker)
     # The last round is noted before the last model is written: that counts as under way.
-    if pid is None or command.is_over:
+    if command.is_over:
+        return None
+    if desk.kill.target == "mlflow server":
+        assert desk.server is not None
+        desk.server.kill()
+        return reached
+    pid = _find_target(desk, command)
+    if pid is None:
         return None
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -252,14 +127,15 @@ def _strike(
     return None
 
 
-def _find_target(command: Command, kill: Kill, worker: Node | None) -> int | None:
+def _find_target(desk: Desk, command: Command) -> int | None:
     """The process that is meant, of this command or of its cluster."""
+    kill = desk.kill
     if kill.target == "driver":
         return command.pid
     if kill.target == "worker raylet":
-        return None if worker is None else worker.raylet
+        return None if desk.worker is None else desk.worker.raylet
     below = descendants(command.pid)
-    if worker is not None:
+    if desk.worker is not None:
         below += [pid for node in _list_nodes() for pid in descendants(node)]
     titled = [pid for pid in below if TITLES[kill.target] in title_of(pid)]
     return random.Random(kill.number).choice(sorted(titled)) if titled else None
@@ -296,16 +172,30 @@ def _clear_away(command: Command, below: Mapping[int, str]) -> None:
 # -- the tally -------------------------------------------------------------------------------------
 
 
-def read_lines() -> list[dict[str, Any]]:
+@contextmanager
+def _hold_tally(tally: Path) -> Iterator[list[dict[str, Any]]]:
+    """What was killed so far, for one drill at a time."""
+    tally.parent.mkdir(parents=True, exist_ok=True)
+    with tally.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = json.loads(tally.read_text())["details"]["kills"] if tally.exists() else []
+        yield known
+
+
+def read_lines(tally: Path = TALLY) -> list[dict[str, Any]]:
     """What was killed so far."""
-    if not TALLY.exists():
-        return []
-    lines: list[dict[str, Any]] = json.loads(TALLY.read_text())["details"]["kills"]
-    return lines
+    with _hold_tally(tally) as known:
+        return known
 
 
-def write_lines(lines: Sequence[Mapping[str, Any]]) -> None:
-    """The tally, with counts by target, command and method."""
+def add_line(line: Mapping[str, Any], tally: Path = TALLY) -> None:
+    """One kill more, and counts by command, method and target."""
+    with _hold_tally(tally) as known:
+        lines = sorted([*known, line], key=lambda one: one["number"])
+        _write_lines(lines, tally)
+
+
+def _write_lines(lines: Sequence[Mapping[str, Any]], tally: Path) -> None:
     landed = [line for line in lines if line["landed"]]
     counts = {
         key: dict(sorted(Counter(line[key] for line in landed).items()))
@@ -313,14 +203,48 @@ def write_lines(lines: Sequence[Mapping[str, Any]]) -> None:
     }
     facts = {
         "promise": "kill -9 of any process of a run, sweep or study changes no bit",
-        "drill": "python -m tests.reliability.kills",
+        "drill": "make drill",
         "tried": len(landed),
         "survived": sum(line["outcome"] == "same" for line in landed),
         "day": time.strftime("%Y-%m-%d"),
         "machine": describe_environment(),
         "details": {"landed by": counts, "kills": list(lines)},
     }
-    write_file(TALLY, json.dumps(facts, indent=1) + "\n")
+    write_file(tally, json.dumps(facts, indent=1) + "\n")
+
+
+def list_lost(lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The numbers of the kills that landed and changed something."""
+    return [line["number"] for line in lines if line["landed"] and line["outcome"] != "same"]
+
+
+def carry_on(folder: Path, wanted: int, hours: float, lane: str, tally: Path = TALLY) -> None:
+    """Kill until so many have landed in all.
+
+    Parameters
+    ----------
+    folder : Path
+        Where desks are.
+    wanted : int
+        Landed kills, those of earlier days and of other lanes counted.
+    hours : float
+        None is begun after so many.
+    lane : str
+        `1/2`: the numbers that are 1 modulo 2.
+    tally : Path
+        Where the kills are noted.
+    """
+    own, lanes = map(int, lane.split("/"))
+    until = time.monotonic() + 3600 * hours
+    executioner = Executioner(folder)
+    for number in count(own % lanes, lanes):
+        lines = read_lines(tally)
+        if sum(line["landed"] for line in lines) >= wanted or time.monotonic() > until:
+            return
+        if number not in {line["number"] for line in lines}:
+            line = executioner.carry_out(Kill.draw(number))
+            add_line(line, tally)
+            print(json.dumps(line), flush=True)
 
 
 def main() -> None:
@@ -328,17 +252,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--landed", type=int, default=1000, help="stop at so many in all")
     parser.add_argument("--hours", type=float, default=1e9, help="begin none after so many")
+    parser.add_argument("--lane", default="0/1", help="K/N: every Nth number, from K on")
     told = parser.parse_args()
-    lines = read_lines()
-    until = time.monotonic() + 3600 * told.hours
     folder = Path(tempfile.mkdtemp(prefix="kills"))
-    executioner = Executioner(folder)
-    while sum(line["landed"] for line in lines) < told.landed and time.monotonic() < until:
-        line = executioner.carry_out(Kill.draw(len(lines)))
-        lines.append(line)
-        write_lines(lines)
-        print(json.dumps(line), flush=True)
-    lost = [line["number"] for line in lines if line["landed"] and line["outcome"] != "same"]
+    carry_on(folder, told.landed, told.hours, told.lane)
+    lost = list_lost(read_lines())
     sys.exit(f"not the same after kills {lost}; see {folder}" if lost else 0)
 
 

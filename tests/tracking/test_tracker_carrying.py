@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +19,7 @@ from rayfl.tracking.carrier import sync_journals
 from rayfl.tracking.journal import Journal
 from rayfl.tracking.store import open_client
 from rayfl.tracking.tracker import Tracker
+from tests.mlflow_server import MlflowServer
 from tests.tracking.tracker_toys import SECRET, SETTINGS, steps_of, uri_of
 
 # MLflow uses what SQLAlchemy is about to drop, and warns of type hints of its own when its models
@@ -122,57 +116,17 @@ def test_a_run_that_is_not_tracked_leaves_no_store(tmp_path: Path) -> None:
 # -- a server that dies ----------------------------------------------------------------------------
 
 
-class Server:
-    """An MLflow server on loopback, in a session of its own so that all its workers end with it."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
-        self.folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
+class Server(MlflowServer):
+    """One whose address has a password."""
 
     @property
     def uri(self) -> str:
         return f"http://me:{SECRET}@127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        store = f"sqlite:///{self.folder / 'server.db'}"
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"]
-        files = [
-            "--backend-store-uri",
-            store,
-            "--artifacts-destination",
-            str(self.folder / "files"),
-        ]
-        with (self.folder / "server.log").open("ab") as log:
-            command = [sys.executable, "-m", "mlflow", "server", *place, *files]
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
-            )
-        await_that(self.answers, "answer of the server")
-
-    def answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.port}/health", timeout=5
-            ) as response:
-                return bool(response.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
-
-    def kill(self) -> None:
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.process = None
-
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    folder = tmp_path / "server"
-    folder.mkdir()
-    made = Server(folder)
+    made = Server(tmp_path / "server")
     made.start()
     yield made
     made.kill()
