@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from rayfl.tuning.stopping import SweepStop
 LOOK_SECONDS = 2.0
 PATIENCE_LOOKS = 5
 """How often in a row nobody is there before the sweep ends: a cluster may get a new node."""
+ANSWER_SECONDS = 5.0
 
 
 @contextmanager
@@ -27,7 +29,8 @@ def watch_nodes(book: Book, stop: SweepStop) -> Iterator[None]:
         yield
         return
     over = threading.Event()
-    thread = threading.Thread(target=_look_again, args=(book, stop, over), daemon=True)
+    gcs = ray.get_runtime_context().gcs_address
+    thread = threading.Thread(target=_look_again, args=(book, stop, gcs, over), daemon=True)
     thread.start()
     try:
         yield
@@ -36,13 +39,24 @@ def watch_nodes(book: Book, stop: SweepStop) -> Iterator[None]:
         thread.join(LOOK_SECONDS)
 
 
-def _look_again(book: Book, stop: SweepStop, over: threading.Event) -> None:
+def _look_again(book: Book, stop: SweepStop, gcs: str, over: threading.Event) -> None:
     missed = 0
     while not over.wait(LOOK_SECONDS):
-        missed = 0 if _is_any_alive() else missed + 1
+        missed = 0 if _is_listening(gcs) and _is_any_alive() else missed + 1
         if missed >= PATIENCE_LOOKS and not over.is_set():
             stop.fail(_explain_end(book))
             return
+
+
+def _is_listening(gcs: str) -> bool:
+    """Whether there is somebody to ask for the nodes: of one that is gone Ray asks for a minute,
+    and then ends the process."""
+    host, _, port = gcs.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _is_any_alive() -> bool:

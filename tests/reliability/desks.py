@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
 }
 """Of each kind of command, the processes that are killed."""
 ROUNDS = 40
+JOURNAL = "journal.jsonl"
 NOT_OF_A_ROUND = ("time/", "system/", "best/", "last10/")
 """What a clock measured, and what is said of a run at its end."""
 
@@ -140,7 +142,9 @@ class Desk:
 
     def count_rounds(self) -> int:
         """How many rounds all runs of the command have noted."""
-        journals = self.folder.glob("out/**/journal.jsonl")
+        # Unlike a pattern, a walk bears that folders go meanwhile: Tune drops old checkpoints.
+        places = os.walk(self.folder / "out")
+        journals = [Path(top) / JOURNAL for top, _, files in places if JOURNAL in files]
         kinds = [entry["kind"] for journal in journals for entry in noted(journal)]
         return kinds.count("metrics")
 
