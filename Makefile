@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint types unit alone chromium bench results dist matrix schemas site clean
+.PHONY: run test lint types unit alone drill chromium bench results dist matrix schemas site clean
 
 run: $(VENV)/.ready
 	$(BIN)/rayfl quickstart
@@ -23,6 +23,11 @@ unit: $(VENV)/.ready chromium
 # Drills that cannot share the machine with other tests, and the longer ones.
 alone: $(VENV)/.ready
 	$(BIN)/pytest -m alone
+
+# Kills processes until a thousand kills have landed in all, and writes it down; stopped, it goes on where it was.
+LANDED ?= 1000
+drill: $(VENV)/.ready
+	$(BIN)/python -m tests.reliability.kills --landed $(LANDED); status=$$?; $(BIN)/python -m tests.reliability.page; exit $$status
 
 # Tests look at pages with a real browser.
 chromium:

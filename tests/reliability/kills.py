@@ -63,7 +63,7 @@ class Executioner:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._references: dict[tuple[str, str], list[Comparable]] = {}
+        self.references: dict[tuple[str, str], list[Comparable]] = {}
 
     def carry_out(self, kill: Kill) -> dict[str, Any]:
         """One kill; its line in the tally."""
@@ -90,7 +90,7 @@ class Executioner:
 
     def _refer_to(self, kill: Kill) -> list[Comparable]:
         """What the undisturbed command comes to, in one process."""
-        if (kill.kind, kill.method) not in self._references:
+        if (kill.kind, kill.method) not in self.references:
             # What a sweep comes to is two runs, which a study of them makes in one process.
             command = "study" if kill.kind == "sweep" else kill.kind
             quiet = Kill(-1, command, kill.method, "", 0, 0)
@@ -98,8 +98,8 @@ class Executioner:
             with desk.opened("inline"):
                 command_line = desk.start()
                 assert command_line.process.wait(PATIENCE) == 0, command_line.text
-            self._references[kill.kind, kill.method] = desk.gather()
-        return self._references[kill.kind, kill.method]
+            self.references[kill.kind, kill.method] = desk.gather()
+        return self.references[kill.kind, kill.method]
 
 
 def _strike(desk: Desk, command: Command, total: int) -> int | None:

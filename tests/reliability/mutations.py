@@ -15,7 +15,9 @@ from typing import Any
 
 import rayfl
 from rayfl.errors import RayflError
+from tests.reliability.tally import write_tally
 
+PROMISE = "A resume from a damaged folder gives the undisturbed bits, or a sentence"
 ROUNDS = 4
 BEFORE = 3
 """After how many rounds the run is resumed."""
@@ -241,10 +243,13 @@ def main() -> None:
     victim.damage_aimed(int(aimed))
     for (kind, verdict), count in sorted(victim.tally.items()):
         print(f"{count:5}  {kind:24} {verdict}")
-    for verdict in {verdict for _, verdict in victim.tally}:
-        total = sum(count for (_, said), count in victim.tally.items() if said == verdict)
-        print(f"{total:5}  {'all':24} {verdict}")
-    print("\n".join(victim.failures))
+    total: Counter[str] = Counter()
+    for (_, verdict), count in victim.tally.items():
+        total[verdict] += count
+    print(dict(total), *victim.failures, sep="\n")
+    drill = f"python -m tests.reliability.mutations FOLDER {at_random} {aimed} {seed}"
+    good = total[SAME] + total[REFUSED]
+    write_tally("mutations", PROMISE, drill, total.total(), good, {"verdicts": total})
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import yaml
 
 from tests.commands import free_ports
 from tests.reliability.clean_shell import Command
+from tests.reliability.tally import write_tally
 
 PATIENCE = 240.0
 RUN: dict[str, Any] = {
@@ -63,6 +64,7 @@ MANNERS = ("alone", "group", "impatient")
 """To the command alone, as `kill` does; to its group, as a terminal and `timeout` do; to its group
 again and again until it has ended."""
 STOPPED, OVER, UNBORN = "stopped", "had ended", "before Python"
+PROMISE = "SIGTERM or SIGINT at any moment of any command ends it with 143 or 130 and one sentence"
 GOOD = {STOPPED, OVER, UNBORN}
 NOISE = re.compile(r"Traceback|\*\*\*|Exception ignored|^Aborted!", re.MULTILINE)
 
@@ -185,14 +187,17 @@ def stop_at_random(stopper: Stopper, name: str, times: int, rng: random.Random) 
 
 
 def main() -> None:
-    """Stop each command so many times."""
+    """Stop each command so many times; all of them leave a tally."""
     folder, times, seed, *names = sys.argv[1:]
     rng, stopper = random.Random(int(seed)), Stopper(Path(folder))
-    verdicts: Counter[str] = Counter()
-    for name in names or COMMANDS:
-        verdicts += stop_at_random(stopper, name, int(times), rng)
-    print(dict(verdicts))
-    sys.exit(not set(verdicts) <= GOOD)
+    verdicts = {name: stop_at_random(stopper, name, int(times), rng) for name in names or COMMANDS}
+    total = sum(verdicts.values(), Counter[str]())
+    print(dict(total))
+    if not names:
+        drill = f"python -m tests.reliability.stops FOLDER {times} {seed}"
+        good = sum(total[verdict] for verdict in GOOD)
+        write_tally("stops", PROMISE, drill, total.total(), good, verdicts)
+    sys.exit(not set(total) <= GOOD)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,11 @@ def refuse_places(uri: str) -> list[str]:
 
 @pytest.mark.slow
 def test_of_five_thousand_secrets_none_is_found(
-    tmp_path: Path, scenario: Scenario, caplog: pytest.LogCaptureFixture, capfd: Any
+    tmp_path: Path,
+    scenario: Scenario,
+    caplog: pytest.LogCaptureFixture,
+    capfd: Any,
+    record_property: Callable[[str, object], None],
 ) -> None:
     planted = number = 0
     while planted < PLANTED:
@@ -87,6 +91,7 @@ def test_of_five_thousand_secrets_none_is_found(
         assert "***" in said
         planted += planter.planted
         number += 1
+    record_property("tried", planted)
 
 
 @pytest.mark.parametrize("name", ["password", "X-Amz-Signature", "apiKey", "AUTH", "access_key"])

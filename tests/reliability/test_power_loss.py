@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +107,23 @@ def lost(
     return LostPower(tmp_path, monkeypatch)
 
 
-def test_power_is_lost_now_and_then(lost: LostPower) -> None:
+def test_power_is_lost_now_and_then(
+    lost: LostPower, record_property: Callable[[str, object], None]
+) -> None:
     for moment in sorted({*range(0, len(lost.steps), 15), len(lost.steps)}):
         for chance in chances(moment, between=1):
             lost.lose(moment, chance)
     assert lost.tried > 20
+    record_property("tried", lost.tried)
 
 
 @pytest.mark.alone
 @pytest.mark.timeout(1800)
-def test_power_is_lost_at_every_write(lost: LostPower) -> None:
+def test_power_is_lost_at_every_write(
+    lost: LostPower, record_property: Callable[[str, object], None]
+) -> None:
     for moment in range(len(lost.steps) + 1):
         for chance in chances(moment, between=4):
             lost.lose(moment, chance)
     assert lost.tried == 6 * (len(lost.steps) + 1)
-    print(f"{lost.tried} disks after {len(lost.steps)} steps")
+    record_property("tried", lost.tried)
