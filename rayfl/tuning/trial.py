@@ -214,7 +214,10 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
     def _config(self, directory: Path) -> Config:
         """The trial's configuration on the resources that Tune has given it."""
         settings = _adorn_settings(self.book, self.trial_name, self.values, self.seed, directory)
-        settings["tracking"]["uri"] = self.config["tracking"]
+        tracked = settings["tracking"].get("enabled", True)
+        settings["tracking"]["uri"] = self.config["tracking"] or (
+            find_own_uri() if tracked else None
+        )
         bundles = [] if self.trial_resources is None else self.trial_resources.bundles
         if self.whole.fleet == "ray" and bundles:
             pinned: dict[str, Any] = {"actors": len(bundles), "cpus_per_client": bundles[0]["CPU"]}
@@ -271,6 +274,17 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
 def _checkpoints_of(config: Config, directory: Path) -> str:
     """Where a run keeps its checkpoints."""
     return config.checkpoint.uri or str(directory / "checkpoints")
+
+
+def find_own_uri() -> str:
+    """A store whose URI has credentials, which a sweep writes nowhere: from this node's
+    environment. Without it a trial would track into a file of its own, where nobody looks."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri is None:
+        rule = "a trial's node has MLFLOW_TRACKING_URI in its environment, as the sweep has"
+        remedy = "Export it there before `ray start`; or take a server without a password."
+        raise ConfigError(broken(rule, "a node without it", remedy))
+    return uri
 
 
 def _adorn_settings(

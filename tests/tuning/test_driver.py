@@ -301,6 +301,18 @@ def test_a_trial_that_fails_is_named_and_the_others_are_run(tmp_path: Path, clus
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+def test_trials_that_are_not_told_the_store_s_password_do_not_track_elsewhere(
+    tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers of a cluster have the environment of their node, not the driver's."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:9")
+    result, said = search(sweep_for(tmp_path, {"training.lr": {"grid": [0.3]}}))
+    assert [trial.status for trial in result.trials] == ["failed"]
+    assert "a trial's node has MLFLOW_TRACKING_URI in its environment" in "\n".join(said)
+    assert "hunter2" not in "\n".join(said)
+    assert not list(tmp_path.glob("runs/*/result.json"))
+
+
 def test_a_metric_that_no_run_has_is_named_with_those_there_are(
     tmp_path: Path, cluster: None
 ) -> None:
