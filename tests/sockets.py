@@ -46,7 +46,9 @@ def listeners_of(root: int) -> set[Listener]:
 def user_environment(home: Path) -> dict[str, str]:
     """What a shell has that knows nothing of Ray: no variable of its, and a home of its own."""
     kept = ("PATH", "PYTHONPATH", "LANG", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
-    return {"HOME": str(home), **{name: os.environ[name] for name in kept if name in os.environ}}
+    # How a machine wants LAPACK to compute decides bits: all commands of a test have it alike.
+    alike = [name for name in os.environ if name in kept or name.startswith("OPENBLAS_")]
+    return {"HOME": str(home), **{name: os.environ[name] for name in alike}}
 
 
 def _listening_places() -> dict[str, tuple[str, int]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,9 @@ LOOK_SECONDS = 2.0
 PATIENCE_LOOKS = 5
 """How often in a row nobody is there before the sweep ends: a cluster may get a new node."""
 ANSWER_SECONDS = 5.0
+FAREWELL_SECONDS = 15.0
+"""How long a main thread that waits for a dead gcs may take to leave: Ray ends the process after a
+minute of that, with words of its own."""
 
 
 @contextmanager
@@ -44,8 +49,18 @@ def _look_again(book: Book, stop: SweepStop, gcs: str, over: threading.Event) ->
     while not over.wait(LOOK_SECONDS):
         missed = 0 if _is_listening(gcs) and _is_any_alive() else missed + 1
         if missed >= PATIENCE_LOOKS and not over.is_set():
-            stop.fail(_explain_end(book))
+            end = _explain_end(book)
+            stop.fail(end)
+            if not _is_listening(gcs) and not over.wait(FAREWELL_SECONDS):
+                _leave_at_once(end)
             return
+
+
+def _leave_at_once(end: ResourceError) -> None:
+    """End the process from here: the main thread waits in Ray's compiled code and hears nothing.
+    What a sweep needs to go on is on the disk."""
+    print(f"error: {end}", file=sys.stderr, flush=True)
+    os._exit(end.exit_code)
 
 
 def _is_listening(gcs: str) -> bool:
