@@ -76,10 +76,14 @@ class Node:
     @property
     def raylet(self) -> int:
         """The process that is the node, as far as the cluster is concerned."""
-        (found,) = [
-            pid for pid in descendants(self.process.pid) if "/raylet/raylet " in title_of(pid)
-        ]
+        found = self.find_raylet()
+        assert found is not None, self.text
         return found
+
+    def find_raylet(self) -> int | None:
+        """The same; None where it is dead."""
+        below = descendants(self.process.pid)
+        return next((pid for pid in below if "/raylet/raylet " in title_of(pid)), None)
 
     def end(self) -> None:
         """Ask it to go, and kill whatever of it is left; an id that is somebody else's by now is

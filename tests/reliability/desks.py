@@ -43,6 +43,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
     "study": ("actor", "coordinator", "driver", "raylet"),
 }
 """Of each kind of command, the processes that are killed."""
+KILLS = 3
 ROUNDS = 40
 JOURNAL = "journal.jsonl"
 NOT_OF_A_ROUND = ("time/", "system/", "best/", "last10/")
@@ -53,23 +54,31 @@ NOT_OF_A_ROUND = ("time/", "system/", "best/", "last10/")
 class Kill:
     """What is killed, and when."""
 
-    number: int
-    command: str
-    method: str
     target: str
     share: float
     """Of the command's rounds, after which the process is looked for."""
     delay: float
     """Seconds after that."""
 
+
+@dataclass(frozen=True)
+class Sortie:
+    """One command, and the kills that it meets, one after another."""
+
+    number: int
+    command: str
+    method: str
+    kills: tuple[Kill, ...] = ()
+
     @classmethod
-    def draw(cls, number: int) -> Kill:
-        """The kill of this number."""
+    def draw(cls, number: int) -> Sortie:
+        """The sortie of this number."""
         rng = random.Random(SEED * 1_000_003 + number)
         command = rng.choice(list(TARGETS))
         method = rng.choice(METHODS)
-        target = rng.choice(TARGETS[command])
-        return cls(number, command, method, target, rng.uniform(0, 0.9), rng.uniform(0, 0.3))
+        shares = sorted(rng.uniform(0, 0.9) for _ in range(KILLS))
+        kills = [Kill(rng.choice(TARGETS[command]), share, rng.uniform(0, 0.3)) for share in shares]
+        return cls(number, command, method, tuple(kills))
 
     @property
     def kind(self) -> str:
@@ -84,14 +93,14 @@ class Desk:
     ----------
     folder : Path
         Where everything of it lies.
-    kill : Kill
+    sortie : Sortie
         Says which command of which method.
     """
 
-    def __init__(self, folder: Path, kill: Kill) -> None:
+    def __init__(self, folder: Path, sortie: Sortie) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
-        self.kill = kill
+        self.sortie = sortie
         self.starts = 0
         self.address: str | None = None
         self.worker: Node | None = None
@@ -100,10 +109,10 @@ class Desk:
     @contextmanager
     def opened(self, fleet: str) -> Iterator[Desk]:
         """With the servers and nodes that the command wants; `inline` for the undisturbed one."""
-        if self.kill.command == "tracked run" and fleet == "ray":
+        if self.sortie.command == "tracked run" and fleet == "ray":
             with self._serve():
                 yield self._lay_out(fleet)
-        elif self.kill.command == "two nodes" and fleet == "ray":
+        elif self.sortie.command == "two nodes" and fleet == "ray":
             # The head has no room for actors.
             with (
                 head_node("--num-cpus", "1") as (_, self.address, folder),
@@ -123,7 +132,7 @@ class Desk:
             self.server.kill()
 
     def _lay_out(self, fleet: str) -> Desk:
-        for name, content in _list_files(self.kill, fleet, self.server).items():
+        for name, content in _list_files(self.sortie, fleet, self.server).items():
             (self.folder / name).write_text(yaml.safe_dump(content))
         return self
 
@@ -132,7 +141,7 @@ class Desk:
         words = {
             "sweep": ["sweep", "sweep.yaml", *(["--resume"] if self._has_begun() else [])],
             "study": ["study", "study.yaml", "-o", "out", "--ledger", "none", "--yes"],
-        }.get(self.kill.command, ["run", "run.yaml", "--resume", "auto"])
+        }.get(self.sortie.command, ["run", "run.yaml", "--resume", "auto"])
         self.starts += 1
         there = [] if self.address is None else ["--address", self.address]
         return Command(self.folder, *words, *there)
@@ -186,11 +195,11 @@ class Desk:
         )
 
 
-def _list_files(kill: Kill, fleet: str, server: MlflowServer | None) -> dict[str, Any]:
+def _list_files(sortie: Sortie, fleet: str, server: MlflowServer | None) -> dict[str, Any]:
     """The configurations of a desk."""
-    row = next(row for row in iterate_rows() if row.name == kill.method)
+    row = next(row for row in iterate_rows() if row.name == sortie.method)
     run = merge_settings(merge_settings(TOY, row.config), {"method": dict(row.method)})
-    resources = {"actors": 2, "cpus_per_client": 0.5, "keepers": int(kill.command == "kept run")}
+    resources = {"actors": 2, "cpus_per_client": 0.5, "keepers": int(sortie.command == "kept run")}
     places = {"resources": resources, "device": "cpu", "fleet": fleet}
     own = {"training": {"rounds": ROUNDS}, "output": "out", "data_root": "."}
     tracking = {} if server is None else {"tracking": {"enabled": True, "uri": server.uri}}

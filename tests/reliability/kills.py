@@ -2,11 +2,12 @@
 
     python -m tests.reliability.kills --landed 150 --hours 1 --lane 1/2
 
-Every kill has a number, from which its command, method, target and moment are drawn. The tally,
-docs/reliability/kills.json, has them all: the drill goes on where it stopped. A kill has landed if
-its process was alive and the command not over. What its death ends is started again, as a user
-would, until it is over; then models and metrics are those of an undisturbed command, or not. Two
-drills may be at work at once, each on its lane of the numbers."""
+A sortie is a command that meets three kills, one after another. It has a number, from which its
+command, method, targets and moments are drawn. The tally, docs/reliability/kills.json, has them
+all: the drill goes on where it stopped. A kill has landed if its process was alive and the command
+not over. What a death ends is started again, as a user would, until it is over; then models and
+metrics are those of an undisturbed command, or not. Several drills may be at work at once, each on
+its lane of the numbers."""
 
 from __future__ import annotations
 
@@ -32,8 +33,7 @@ from typing import Any
 from rayfl.durable import write_file
 from rayfl.run.environment import describe_environment
 from tests.nodes import born
-from tests.reliability.clean_shell import Command
-from tests.reliability.desks import ROUNDS, Desk, Kill
+from tests.reliability.desks import ROUNDS, Desk, Kill, Sortie
 from tests.reliability.drills import Comparable, descendants, title_of
 from tests.reliability.tally import FOLDER
 
@@ -53,7 +53,7 @@ PATIENCE = 240.0
 
 
 class Executioner:
-    """Carries out kills.
+    """Carries out sorties.
 
     Parameters
     ----------
@@ -65,108 +65,151 @@ class Executioner:
         self.folder = folder
         self.references: dict[tuple[str, str], list[Comparable]] = {}
 
-    def carry_out(self, kill: Kill) -> dict[str, Any]:
-        """One kill; its line in the tally."""
+    def carry_out(self, sortie: Sortie) -> list[dict[str, Any]]:
+        """All kills of a sortie; their lines in the tally."""
         began = time.monotonic()
-        wanted = self._refer_to(kill)
-        desk = Desk(self.folder / f"kill-{kill.number}", kill)
+        wanted = self._refer_to(sortie)
+        desk = Desk(self.folder / f"sortie-{sortie.number}", sortie)
         with desk.opened("ray"):
-            command = desk.start()
-            struck = _strike(desk, command, len(wanted) * ROUNDS)
-            ended = _see_through(desk, command)
+            life = Life(desk)
+            struck = [life.strike(kill, len(wanted) * ROUNDS) for kill in sortie.kills]
+            ended = life.see_through()
             same = ended and desk.gather() == wanted and desk.is_tracked_whole()
         if same:
             shutil.rmtree(desk.folder, ignore_errors=True)
-        return {
-            **asdict(kill),
-            "landed": struck is not None,
-            "at round": struck,
+        shared = {
             "starts": desk.starts,
             "outcome": "same" if same else "other" if ended else "no end",
             "seconds": round(time.monotonic() - began, 1),
             "day": time.strftime("%Y-%m-%d"),
             "commit": describe_environment()["commit"],
         }
+        return [
+            {
+                "number": sortie.number,
+                "command": sortie.command,
+                "method": sortie.method,
+                **asdict(kill),
+                "landed": reached is not None,
+                "at round": reached,
+                **shared,
+            }
+            for kill, reached in zip(sortie.kills, struck, strict=True)
+        ]
 
-    def _refer_to(self, kill: Kill) -> list[Comparable]:
+    def _refer_to(self, sortie: Sortie) -> list[Comparable]:
         """What the undisturbed command comes to, in one process."""
-        if (kill.kind, kill.method) not in self.references:
+        kind, method = sortie.kind, sortie.method
+        if (kind, method) not in self.references:
             # What a sweep comes to is two runs, which a study of them makes in one process.
-            command = "study" if kill.kind == "sweep" else kill.kind
-            quiet = Kill(-1, command, kill.method, "", 0, 0)
-            desk = Desk(self.folder / f"undisturbed-{kill.kind}-{kill.method}", quiet)
+            quiet = Sortie(-1, "study" if kind == "sweep" else kind, method)
+            desk = Desk(self.folder / f"undisturbed-{kind}-{method}", quiet)
             with desk.opened("inline"):
-                command_line = desk.start()
-                assert command_line.process.wait(PATIENCE) == 0, command_line.text
-            self.references[kill.kind, kill.method] = desk.gather()
-        return self.references[kill.kind, kill.method]
+                command = desk.start()
+                assert command.process.wait(PATIENCE) == 0, command.text
+            self.references[kind, method] = desk.gather()
+        return self.references[kind, method]
 
 
-def _strike(desk: Desk, command: Command, total: int) -> int | None:
-    """Kill the process that is meant; at which round it was, or None where it was not met."""
-    until = time.monotonic() + PATIENCE
-    while desk.count_rounds() < desk.kill.share * total:
-        if command.is_over or time.monotonic() > until:
-            return None
-        time.sleep(0.01)
-    time.sleep(desk.kill.delay)
-    reached = desk.count_rounds()
-    # The last round is noted before the last model is written: that counts as under way.
-    if command.is_over:
-        return None
-    if desk.kill.target == "mlflow server":
-        assert desk.server is not None
-        desk.server.kill()
-        return reached
-    pid = _find_target(desk, command)
-    if pid is None:
-        return None
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-        return reached
-    return None
+class Life:
+    """A desk's command, which is started again whenever it has died.
 
+    Parameters
+    ----------
+    desk : Desk
+        An open one.
+    """
 
-def _find_target(desk: Desk, command: Command) -> int | None:
-    """The process that is meant, of this command or of its cluster."""
-    kill = desk.kill
-    if kill.target == "driver":
-        return command.pid
-    if kill.target == "worker raylet":
-        return None if desk.worker is None else desk.worker.raylet
-    below = descendants(command.pid)
-    if desk.worker is not None:
-        below += [pid for node in _list_nodes() for pid in descendants(node)]
-    titled = [pid for pid in below if TITLES[kill.target] in title_of(pid)]
-    return random.Random(kill.number).choice(sorted(titled)) if titled else None
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.command = desk.start()
+        self._below: dict[int, str] = {}
+
+    def strike(self, kill: Kill, total: int) -> int | None:
+        """Kill the process that is meant; at which round it was, or None where it was not met.
+
+        Parameters
+        ----------
+        kill : Kill
+            Which, and when.
+        total : int
+            How many rounds the command has in all.
+        """
+        until = time.monotonic() + PATIENCE
+        while self.desk.count_rounds() < kill.share * total:
+            if not self._go_on() or time.monotonic() > until:
+                return None
+            time.sleep(0.02)
+        time.sleep(kill.delay)
+        reached = self.desk.count_rounds()
+        self._note_below()
+        # The last round is noted before the last model is written: that counts as under way.
+        return reached if self._go_on() and self._hit(kill) else None
+
+    def see_through(self) -> bool:
+        """Start the command again until it is over; whether it came to that."""
+        while self._go_on():
+            self._note_below()
+            with suppress(subprocess.TimeoutExpired):
+                self.command.process.wait(PATIENCE)
+        self._clear_away()
+        return self.command.process.returncode == 0
+
+    def _go_on(self) -> bool:
+        """Whether the command is not over yet; one that has died is started again."""
+        if not self.command.is_over:
+            return True
+        if self.command.process.returncode == 0 or self.desk.starts > LIVES:
+            return False
+        self._clear_away()
+        self.command = self.desk.start()
+        return True
+
+    def _note_below(self) -> None:
+        self._below.update({pid: born(pid) for pid in descendants(self.command.pid)})
+
+    def _clear_away(self) -> None:
+        """Nothing of a command that was killed stays, if Ray has left anything."""
+        self.command.end()
+        for pid, start in self._below.items():
+            if start and born(pid) == start:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._below.clear()
+
+    def _hit(self, kill: Kill) -> bool:
+        """Whether the process that is meant was there to be killed."""
+        if kill.target == "mlflow server":
+            server = self.desk.server
+            alive = server is not None and server.process is not None
+            if alive and server is not None:
+                server.kill()
+            return alive
+        pid = self._find(kill)
+        if pid is None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return True
+        return False
+
+    def _find(self, kill: Kill) -> int | None:
+        """The process that is meant, of this command or of its cluster."""
+        if kill.target == "driver":
+            return self.command.pid
+        worker = self.desk.worker
+        if kill.target == "worker raylet":
+            return None if worker is None else worker.find_raylet()
+        below = descendants(self.command.pid)
+        if worker is not None:
+            below += [pid for node in _list_nodes() for pid in descendants(node)]
+        titled = [pid for pid in below if TITLES[kill.target] in title_of(pid)]
+        return random.Random(kill.share).choice(sorted(titled)) if titled else None
 
 
 def _list_nodes() -> list[int]:
     """The first processes of the nodes by hand, which this process has started."""
     return [pid for pid in descendants(os.getpid()) if "start --block" in title_of(pid)]
-
-
-def _see_through(desk: Desk, command: Command) -> bool:
-    """Start the command again until it is over; whether it came to that."""
-    while desk.starts <= LIVES:
-        below = {pid: born(pid) for pid in descendants(command.pid)}
-        with suppress(subprocess.TimeoutExpired):
-            command.process.wait(PATIENCE)
-        _clear_away(command, below)
-        if command.process.returncode == 0:
-            return True
-        command = desk.start()
-    command.end()
-    return False
-
-
-def _clear_away(command: Command, below: Mapping[int, str]) -> None:
-    """Nothing of a command that was killed stays, if Ray has left anything."""
-    command.end()
-    for pid, start in below.items():
-        if start and born(pid) == start:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 # -- the tally -------------------------------------------------------------------------------------
@@ -188,11 +231,11 @@ def read_lines(tally: Path = TALLY) -> list[dict[str, Any]]:
         return known
 
 
-def add_line(line: Mapping[str, Any], tally: Path = TALLY) -> None:
-    """One kill more, and counts by command, method and target."""
+def add_lines(lines: Sequence[Mapping[str, Any]], tally: Path = TALLY) -> None:
+    """A sortie more, and counts by command, method and target."""
     with _hold_tally(tally) as known:
-        lines = sorted([*known, line], key=lambda one: one["number"])
-        _write_lines(lines, tally)
+        # Those of one sortie stay in their order.
+        _write_lines(sorted([*known, *lines], key=lambda one: one["number"]), tally)
 
 
 def _write_lines(lines: Sequence[Mapping[str, Any]], tally: Path) -> None:
@@ -242,9 +285,9 @@ def carry_on(folder: Path, wanted: int, hours: float, lane: str, tally: Path = T
         if sum(line["landed"] for line in lines) >= wanted or time.monotonic() > until:
             return
         if number not in {line["number"] for line in lines}:
-            line = executioner.carry_out(Kill.draw(number))
-            add_line(line, tally)
-            print(json.dumps(line), flush=True)
+            done = executioner.carry_out(Sortie.draw(number))
+            add_lines(done, tally)
+            print(*map(json.dumps, done), sep="\n", flush=True)
 
 
 def main() -> None:

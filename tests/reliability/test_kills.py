@@ -6,25 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.desks import TARGETS, Kill
+from tests.reliability.desks import TARGETS, Kill, Sortie
 from tests.reliability.kills import Executioner, carry_on, list_lost, read_lines
 from tests.reliability.page import PAGE, read_tallies, write_page
 
-DRIVER = Kill(0, "run", "scaffold", "driver", 0.4, 0.05)
+SORTIE = Sortie(0, "run", "scaffold", (Kill("driver", 0.3, 0.05), Kill("actor", 0.6, 0.0)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_kill_that_lands_changes_no_bit_and_one_that_did_would_be_seen(tmp_path: Path) -> None:
     executioner = Executioner(tmp_path)
-    line = executioner.carry_out(DRIVER)
-    assert (line["landed"], line["outcome"], line["starts"]) == (True, "same", 2)
+    lines = executioner.carry_out(SORTIE)
+    assert [(line["landed"], line["outcome"]) for line in lines] == [(True, "same")] * 2
+    assert lines[0]["starts"] == 2
     undisturbed = executioner.references["run", "scaffold"]
     ((sha256, history),) = undisturbed
     undisturbed[:] = [(sha256, history[:-1])]
-    line = executioner.carry_out(DRIVER)
-    assert (line["landed"], line["outcome"]) == (True, "other")
-    assert list_lost([line]) == [DRIVER.number]
+    lines = executioner.carry_out(SORTIE)
+    assert {line["outcome"] for line in lines} == {"other"}
+    assert list_lost(lines) == [SORTIE.number] * 2
 
 
 @pytest.mark.alone
@@ -34,15 +35,15 @@ def test_of_forty_kills_none_changes_a_bit(tmp_path: Path) -> None:
     carry_on(tmp_path, 40, 3.0, "0/1", tally)
     lines = read_lines(tally)
     landed = [line for line in lines if line["landed"]]
-    assert len(landed) == 40
+    assert len(landed) >= 40
     assert list_lost(lines) == []
     assert {line["command"] for line in landed} == set(TARGETS)
 
 
-def test_a_kill_is_the_same_whenever_it_is_drawn() -> None:
-    drawn = [Kill.draw(number) for number in range(200)]
-    assert drawn == [Kill.draw(number) for number in range(200)]
-    met = {(kill.command, kill.target) for kill in drawn}
+def test_a_sortie_is_the_same_whenever_it_is_drawn() -> None:
+    drawn = [Sortie.draw(number) for number in range(100)]
+    assert drawn == [Sortie.draw(number) for number in range(100)]
+    met = {(sortie.command, kill.target) for sortie in drawn for kill in sortie.kills}
     assert met == {(command, target) for command, targets in TARGETS.items() for target in targets}
 
 
