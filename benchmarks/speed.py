@@ -3,6 +3,7 @@
     python benchmarks/speed.py                                       everything: half an hour
     python benchmarks/speed.py --quick                               a first look, about 5 minutes
     python benchmarks/speed.py --workload w3 --against bare2,pfl     one workload, some opponents
+    python benchmarks/speed.py --workload w6-methods --write         what every method costs
     python benchmarks/speed.py --document                            the document alone, no runs
 
 Arrays, reference accuracies and the environments of the peers lie in ~/.cache/rayfl/bench (or
@@ -24,11 +25,16 @@ import click
 from speed_suite.document import kept, targets, write
 from speed_suite.federation import Federation
 from speed_suite.measure import SYSTEMS, Failed
+from speed_suite.method_costs import KEY as METHODS_KEY, measure_rows
+from speed_suite.method_rows import ROWS
+from speed_suite.method_table import replace_section, show_methods
 from speed_suite.methods import em_seconds, overheads
 from speed_suite.race import NotTheSame, race
 from speed_suite.workloads import WORKLOADS, Workload, prepared, quickened
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "performance.md"
+KEYS = (*WORKLOADS, METHODS_KEY)
 
 
 def chosen(
@@ -57,9 +63,9 @@ def expand(text: str) -> list[str]:
     """The workloads of the command line; `w3` stands for its other methods too."""
     keys: list[str] = []
     for key in text.split(","):
-        if key not in WORKLOADS:
-            raise click.BadParameter(f"workloads are {', '.join(WORKLOADS)}; got {key}")
-        keys += [key, *(name for name in WORKLOADS if name.startswith(f"{key}-"))]
+        if key not in KEYS:
+            raise click.BadParameter(f"workloads are {', '.join(KEYS)}; got {key}")
+        keys += [key, *(name for name in KEYS if name.startswith(f"{key}-"))]
     return list(dict.fromkeys(keys))
 
 
@@ -108,7 +114,7 @@ def report(found: Mapping[str, Any]) -> None:
 @click.option(
     "--workload",
     "keys",
-    default=",".join(WORKLOADS),
+    default=",".join(KEYS),
     show_default=True,
 )
 @click.option(
@@ -149,23 +155,37 @@ def main(
     races = kept(store)
     command = shlex.join(["python", "benchmarks/speed.py", *sys.argv[1:]])
     for key in [] if document else expand(keys):
-        workload = adjusted(WORKLOADS[key], quick, rounds)
-        click.echo(f"{key}: {workload.title}")
+        counted = 1 if quick else repeats
         try:
-            found = race(
-                workload, chosen(workload, against, ours), 1 if quick else repeats, click.echo
-            )
-            if key == "w6":
-                found = with_method_costs(workload, found)
-            elif key == "w4":
-                found = with_memory(found, workload)
+            if key == METHODS_KEY:
+                found = measure_rows(ROWS, counted, click.echo)
+            else:
+                workload = adjusted(WORKLOADS[key], quick, rounds)
+                found = race_on(workload, chosen(workload, against, ours), counted)
         except (Failed, NotTheSame) as reason:
             raise click.ClickException(str(reason)) from reason
         races[key] = {**found, "command": command}
         store.write_text(json.dumps(races))
         report(races[key])
     if wanted or document:
-        write(ROOT / "docs" / "performance.md", races)
+        write_page(races)
+
+
+def race_on(workload: Workload, systems: list[str], repeats: int) -> dict[str, Any]:
+    """One workload, with what only some of them are asked."""
+    click.echo(f"{workload.key}: {workload.title}")
+    found = race(workload, systems, repeats, click.echo)
+    if workload.key == "w6":
+        return with_method_costs(workload, found)
+    return with_memory(found, workload) if workload.key == "w4" else found
+
+
+def write_page(races: Mapping[str, Any]) -> None:
+    """The whole page, or the one section that was measured without any other."""
+    if set(races) == {METHODS_KEY}:
+        replace_section(PAGE, show_methods(races[METHODS_KEY]))
+    else:
+        write(PAGE, races)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from speed_suite.method_costs import KEY as METHODS_KEY
+from speed_suite.method_table import show_methods
 from speed_suite.targets import STACKED, TARGETS, Races, Target, training_seconds
 
 NAMES = {
@@ -56,10 +58,12 @@ the clock of the process that leads), and stand in a column of their own; `runs`
 def write(path: Path, races: Races) -> None:
     lines = [PREAMBLE, *targets(races)]
     varied = [races[key] for key in sorted(races) if key.startswith("w3-")]
-    for key in sorted(races.keys() - {race["key"] for race in varied}):
+    for key in sorted(races.keys() - {METHODS_KEY, *(race["key"] for race in varied)}):
         lines += methods(races[key]) if key == "w6" else section(races[key])
         if key == "w3" and varied:
             lines += methods_on_w3(varied)
+    if METHODS_KEY in races:
+        lines += show_methods(races[METHODS_KEY])
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 

@@ -145,7 +145,10 @@ def _find_shared(client: Client) -> Ints:
     """Where B and C lie: everything but h."""
     whole = client.learner.shape_of()
     own = find_places(whole, cast(Anchored, whole.net).anchor)
-    return np.setdiff1d(np.arange(len(whole.flat)), own)
+    shared = np.ones(len(whole.flat), dtype=bool)
+    # numpy's set operations hash every position: a second a visit at a million weights.
+    shared[own] = False
+    return np.flatnonzero(shared)
 
 
 # -- the method ------------------------------------------------------------------------------------

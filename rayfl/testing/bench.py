@@ -19,19 +19,24 @@ from rayfl.testing.findings import Untried, find_difference
 from rayfl.testing.places import (
     INLINE_PLACES,
     MakeFleet,
+    ReceivingFleet,
     RefusedBeforehand,
     WatchedFleet,
     run_in,
     seeded_globals,
     shorten,
 )
-from rayfl.testing.toy import complete_toy
+from rayfl.testing.toy import LARGE, complete_toy
 
 if TYPE_CHECKING:
     from rayfl.testing.actors import ActorReserve
 
 FIRST_SEED, OTHER_SEED = 1, 2
 """Of the global streams, which must decide nothing."""
+
+SHORT = 2
+"""Rounds of a run that only has to show a place's memory: what the first one leaves, the second
+one meets."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,15 @@ class Bench:
         outcome = self.run(self.config_of(), "watched")
         assert isinstance(self.latest, WatchedFleet)
         self.watched = self.latest
+        return outcome
+
+    @cached_property
+    def large(self) -> Outcome:
+        """A short run on a network above 2^18 numbers; `receiving` knows what came to the
+        coordinator."""
+        outcome = self.run(self.variant_of(LARGE), "receiving", rounds=SHORT)
+        assert isinstance(self.latest, ReceivingFleet)
+        self.receiving = self.latest
         return outcome
 
     @cached_property

@@ -10,16 +10,12 @@ from rayfl.config.schema import Config
 from rayfl.errors import StorageError
 from rayfl.protocol import REPORT_LIMIT, ClientId, Vector
 from rayfl.run.engine import Outcome
-from rayfl.testing.bench import OTHER_SEED, Bench
+from rayfl.testing.bench import OTHER_SEED, SHORT, Bench
 from rayfl.testing.findings import BrokenPromise, Untried, find_difference, require_equal
 from rayfl.testing.places import copied_weights, stop_after
 from rayfl.testing.toy import CUMULATIVE, LARGE, NORMALISED, TOY, odd_federation
 
 Models = Mapping[ClientId | None, Vector]
-
-SHORT = 2
-"""Rounds of a run that only has to show a place's memory: what the first one leaves, the second
-one meets."""
 
 REPORT_SHARE = 16
 """A toy has some hundred samples: its reports must leave room for sixteen times as many."""
@@ -141,7 +137,19 @@ def examine_large_network(bench: Bench) -> str:
     config = bench.variant_of(LARGE)
     with copied_weights():
         copied = bench.run(config, rounds=SHORT)
-    return require_equal(copied, bench.run(config, rounds=SHORT))
+    return require_equal(copied, bench.large)
+
+
+def examine_coordinator(bench: Bench) -> str:
+    """What the coordinator holds at once is less than the models of a round's clients."""
+    largest = max(vector.nbytes for vector in bench.large.models.values())
+    held, cohort = bench.receiving.most_held, bench.receiving.cohort
+    if held >= cohort * largest:
+        raise BrokenPromise(
+            f"{held:,} bytes of reports and fetched values at once, as many as {cohort} models "
+            f"of {largest:,}"
+        )
+    return f"{held:,} bytes; a model has {largest:,}"
 
 
 def examine_running_statistics(bench: Bench) -> str:

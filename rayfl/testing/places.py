@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
 from rayfl.fleet.executor import Done, Holdings, Task, count_bytes, map_leaves
 from rayfl.fleet.inline import InlineFleet
+from rayfl.fleet.replies import FinishedMap
+from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import ClientId, DataRef, Phase, Ref
 from rayfl.run.assembly import build_holdings, build_spec, narrow_scenario, refuse_missing_sets
 from rayfl.run.engine import Engine, Outcome, Record
@@ -170,6 +172,56 @@ class WatchedFleet(InlineFleet):
         return map_leaves(value, fetch)
 
 
+class ReceivingFleet(InlineFleet):
+    """Notes what the coordinator may hold at once: all that it fetches in a round, and the reports
+    of one map, since slices that are gathered one after another are forgotten in turn."""
+
+    def __init__(self, spec: Spec, holdings: Holdings) -> None:
+        super().__init__(spec, holdings)
+        self.most_held = 0
+        self._fetched = 0
+        self._reported = 0
+
+    def execute(
+        self,
+        number: int,
+        phase: Phase,
+        tasks: Tasks,
+        shared: Mapping[str, Any],
+        chain: bool = False,
+    ) -> Executed:
+        done, stored = super().execute(number, phase, tasks, shared, chain)
+        self._note_reports(done.values())
+        return done, stored
+
+    def examine(
+        self,
+        phase: Phase,
+        tasks: Mapping[UpdateId, Task],
+        shared: Mapping[str, Any],
+        maps: Mapping[int, FinishedMap],
+    ) -> list[Done]:
+        done = super().examine(phase, tasks, shared, maps)
+        self._note_reports(done)
+        return done
+
+    def get(self, ref: Ref) -> Any:
+        value = super().get(ref)
+        self._fetched += count_bytes(value, private=True)
+        return value
+
+    def take_logged(self) -> dict[str, float]:
+        # The engine asks when the method's round is over: what is fetched once the last one is, the
+        # outcome's models, is no round's.
+        self.most_held = max(self.most_held, self._fetched + self._reported)
+        self._fetched = self._reported = 0
+        return super().take_logged()
+
+    def _note_reports(self, done: Iterable[Done]) -> None:
+        size = sum(count_bytes(outcome.report, private=True) for outcome in done)
+        self._reported = max(self._reported, size)
+
+
 def sum_arrays(value: Any, path: str) -> dict[str, int]:
     """Checksums of the arrays inside a value, by their paths."""
     if isinstance(value, np.ndarray):
@@ -193,6 +245,7 @@ INLINE_PLACES: Mapping[str, MakeFleet] = {
     "stirring": StirringFleet,
     "adverse": AdverseFleet,
     "watched": WatchedFleet,
+    "receiving": ReceivingFleet,
 }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rayfl.testing.bench import Bench, Candidate
 from rayfl.testing.examinations import (
+    examine_coordinator,
     examine_cumulative_statistics,
     examine_global_streams,
     examine_inputs,
@@ -117,6 +118,14 @@ PROMISES: Sequence[Promise] = (
         "Weights that a visit has returned are no longer the network's: keep no view of them.",
         examine_large_network,
         after=ANY_ORDER,
+    ),
+    Promise(
+        "coordinator",
+        "the coordinator holds reports and references: never a cohort of models",
+        "Leave models where they are: got.mean, got.examine and fleet.combine work on references; "
+        "exchange answers and centroids in reports or states.",
+        examine_coordinator,
+        after=(RUNS, "large network"),
     ),
     Promise(
         "batchnorm",

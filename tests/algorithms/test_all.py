@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayfl import algorithms
 from rayfl.algorithms import METHODS
 from rayfl.errors import ConfigError
 from rayfl.testing import ON_RAY, PROMISES, QUICK
@@ -133,6 +134,14 @@ def find_further_metrics(row: Row, folder: Path) -> set[str]:
     usual, _ = run_toy(shortened(plain, 1), directory="plain")
     named = {name for record in outcome.history for name in record["metrics"]}
     return named - set(usual.history[0]["metrics"])
+
+
+def test_no_method_fetches_a_value_to_the_coordinator() -> None:
+    """Models stay where they are made: rounds of the package's methods handle references alone."""
+    sources = sorted(Path(algorithms.__path__[0]).rglob("*.py"))
+    fetching = [path.name for path in sources if "fleet.get(" in path.read_text()]
+    assert len(sources) > len(METHODS.names())
+    assert fetching == []
 
 
 REFUSALS = [(row, bad, match) for row in TABLE for bad, match in row.refused]

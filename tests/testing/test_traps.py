@@ -47,6 +47,7 @@ BROKEN = [
     ("WritesLabels", "runs", "is read-only: copy it before you change it"),
     ("WritesMemory", "inputs", "written to: input w"),
     ("LargeReport", "reports", "a report of 160,000 bytes"),
+    ("FetchesCohort", "coordinator", "as many as 4 models"),
     ("RelatesSamples", "stacks", "apart"),
     ("LogsText", "runs", "stage"),
     ("MeanOfNobody", "runs", "weights of a mean have a positive sum"),

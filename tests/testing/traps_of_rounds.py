@@ -238,6 +238,16 @@ class PutState(FedAvg):
         return replace(state, model=fleet.put(half))
 
 
+@component
+class FetchesCohort(FedAvg):
+    """Averages at the coordinator what every client has returned."""
+
+    def round(self, state: Any, fleet: Fleet, t: int) -> Any:
+        got = fleet.map(train, fleet.sample(t), w=state.model, method=self)
+        models = [fleet.get(got.mean({client: 1.0})) for client in got]
+        return replace(state, model=fleet.put(np.mean(models, axis=0)))
+
+
 def leave_w_and_v(server: Client, *, w: Vector) -> Out:
     return Out(update={"w": w, "v": w})
 
