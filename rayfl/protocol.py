@@ -166,11 +166,15 @@ class Out:
         A float32 vector, or named ones; a bare vector is called `w`.
     state
         What this client, or a neighbour, wants again. States of several maps are merged by key.
+    unsent
+        Bytes of the update that a real client would leave out, since the server has them: they are
+        not charged.
     """
 
     report: Report = field(default_factory=dict)
     update: Vector | Mapping[str, Vector] | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
+    unsent: int = 0
 
 
 Phase = Callable[..., "Out | Fitting[Out]"]

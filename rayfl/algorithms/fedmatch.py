@@ -175,14 +175,15 @@ def train_psi(
     )
     moved = trained.weights - sigma
     own = keep_changed(np.where(kernels, moved, np.float32(0)), psi, method.least)
-    sent = float(np.mean(own[kernels] != psi[kernels])) if kernels.any() else 0.0
+    changed = own != psi
+    sent = float(np.mean(changed[kernels])) if kernels.any() else 0.0
     statistics = find_statistics(client.learner.shape_of())
     sure = trained.means.get("sure", 0.0)
     report = {"_sure": sure, "_sent": sent, "_normed": bool(len(statistics))}
     update = {"psi": own}
     if len(statistics):
         update["statistics"] = trained.weights[statistics]
-    return Out(report, update, state={"psi": own})
+    return Out(report, update, {"psi": own}, unsent=int((~changed).sum()) * own.itemsize)
 
 
 def agree(helpers: Sequence[Callable[[Tensor], Tensor]], method: FedMatch) -> BatchLoss:
@@ -282,8 +283,9 @@ class FedMatch(LabelsAtServer):
         "averaged.",
         "Helpers are as many as are known, where the code fails for less than H + 1.",
         "The image of noise is a clipped normal one; the code's is a truncated one.",
-        "What a client sends back is sparse, and the metric `sparse/sent` says how much of psi it "
-        "is; the cost of a round counts whole vectors, and a download is not thinned out.",
+        "A client is charged for the numbers of psi that differ from the server's, and not for "
+        "their places, as in the code; a download, which the code thins out by what the client "
+        "had before, is charged whole.",
         "The learning rate is constant: the code lowers it by a labelled validation set that every "
         "client holds.",
         "The server's weight decay is the run's; the code declares one that reaches no loss.",

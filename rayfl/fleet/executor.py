@@ -339,7 +339,7 @@ def end_visit(visit: Visit, seconds: float) -> tuple[Done, Left]:
         {name: count_bytes(value) for name, value in out.state.items()} if out.state else NOTHING
     )
     finite = all(map(math.isfinite, peaks.values()))
-    up += sum(sizes.values())
+    up += sum(sizes.values()) - out.unsent
     # By position, which takes half as long for a tuple of so many.
     done = Done(
         visit.client.id,

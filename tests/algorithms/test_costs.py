@@ -136,11 +136,13 @@ def rscfed(facts: Facts) -> Costs:
 
 
 def fedmatch(facts: Facts) -> Costs:
-    """Weak and strong view; sigma and psi down, psi up; the server looks at one image by every
-    client's model."""
+    """Weak and strong view; sigma and psi down, what has changed of psi's matrices up; the server
+    looks at one image by every client's model."""
     passes = 2 * EPOCHS * facts.n
-    sent = facts.k * MODEL
-    return Costs(passes, passes, facts.labels + facts.k, facts.labels, 2 * sent, sent)
+    down = facts.k * 2 * MODEL
+    matrices = NUMBER * (FEATURES * HIDDEN + HIDDEN * CLASSES)
+    up = round(facts.k * facts.metrics["sparse/sent"] * matrices)
+    return Costs(passes, passes, facts.labels + facts.k, facts.labels, down, up)
 
 
 def fedmatch_with_helpers(facts: Facts) -> Costs:

@@ -144,7 +144,10 @@ def test_a_client_leaves_sigma_alone() -> None:
     assert not psi[~kernels].any()
     assert (psi[kernels] != parts["psi"][kernels]).any()
     assert np.array_equal(out.state["psi"], psi)
-    assert 0 < out.report["_sent"] <= 1
+    changed = int((psi != parts["psi"]).sum())
+    assert 0 < changed < psi.size
+    assert out.report["_sent"] == changed / int(kernels.sum())
+    assert out.unsent == 4 * (psi.size - changed)
 
 
 def test_a_client_clips_as_the_server_does() -> None:
