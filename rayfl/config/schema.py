@@ -154,6 +154,15 @@ PLACE = {
 }
 """Settings of a run that say where and how it runs."""
 
+PORTABLE_NEEDS: Mapping[str, Sequence[str]] = {
+    "device": ("cpu",),
+    "training.precision": ("fp32",),
+    # What is measured, or compiled, on a machine is that machine's.
+    "training.stack": ("never", "always"),
+    "training.compile": ("never",),
+}
+"""The values beside which bits can be portable."""
+
 
 class Config(FederationPlan):
     """One run."""
@@ -170,7 +179,7 @@ class Config(FederationPlan):
     """`fast`: the kernels that suit the processor best, so that processors of different kinds make
     different bits. `portable`: kernels that make the same bits on every x86-64 processor with AVX2,
     of one thread in each actor, for the same versions of torch and numpy; what that costs, and what
-    it does not do, says docs/reliability_bits.md. It needs `device: cpu`."""
+    it does not do, says docs/reliability_bits.md. It needs `device: cpu` and fp32."""
     resources: Resources = Field(default_factory=Resources)
     safety: Safety = Field(default_factory=Safety)
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
@@ -187,9 +196,13 @@ class Config(FederationPlan):
 
     @model_validator(mode="after")
     def _check_bits(self) -> Self:
-        if self.bits == "portable" and self.device != "cpu":
-            rule = "bits: portable is for processors alone"
-            raise ValueError(broken(rule, f"device: {self.device}", "Set device: cpu."))
+        if self.bits == "portable":
+            for setting, needed in PORTABLE_NEEDS.items():
+                section, _, key = setting.rpartition(".")
+                got = getattr(getattr(self, section) if section else self, key)
+                if got not in needed:
+                    rule = f"bits: portable needs {setting}: {' or '.join(needed)}"
+                    raise ValueError(broken(rule, f"'{got}'", f"Set {setting}: {needed[0]}."))
         return self
 
     def __getstate__(self) -> dict[Any, Any]:
