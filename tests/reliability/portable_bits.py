@@ -103,11 +103,13 @@ STEADY = (
     Situation("on Ray", settings={"fleet": "ray"}),
 )
 """What portable bits must not notice."""
-FIRST_LINE = "computed: "
+BEGINNING = "computed: "
 
 
-def compute_here(situation: Situation, bits: str) -> dict[str, dict[str, str]]:
-    """Hashes of models and of what operators make, in this process."""
+def compute_here(
+    situation: Situation, bits: str, names: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Hashes of some runs' models and of what operators make, in this process."""
     from tests.reliability.operators import hash_operators
 
     if situation.intel:
@@ -118,7 +120,7 @@ def compute_here(situation: Situation, bits: str) -> dict[str, dict[str, str]]:
     with ExitStack() as while_running:
         if "fleet" in situation.settings:
             while_running.enter_context(connect_ray(None))
-        runs = {name: hash_run(settings, situation, bits) for name, settings in RUNS.items()}
+        runs = {name: hash_run(RUNS[name], situation, bits) for name in names}
     return {"runs": runs, "operators": hash_operators()}
 
 
@@ -132,7 +134,10 @@ def hash_run(settings: Mapping[str, Any], situation: Situation, bits: str) -> st
 
 
 def compute_there(
-    situation: Situation, bits: str, python: Sequence[str] = (sys.executable,)
+    situation: Situation,
+    bits: str,
+    names: Sequence[str] = tuple(RUNS),
+    python: Sequence[str] = (sys.executable,),
 ) -> dict[str, dict[str, str]]:
     """The same by a process of its own, which is started in the situation.
 
@@ -142,12 +147,14 @@ def compute_there(
         Its environment comes on top of this process's own, without what decides bits.
     bits : str
         As the setting.
+    names : sequence of str
+        Of `RUNS`.
     python : sequence of str
         What is started: another torch's Python, for example.
     """
     own = {name: value for name, value in os.environ.items() if name not in PORTABLE}
     chosen = PORTABLE if bits == "portable" else {}
-    told = json.dumps([situation.title, bits])
+    told = json.dumps([situation.title, bits, names])
     ended = subprocess.run(
         [*python, "-m", __spec__.name, "--compute", told],
         cwd=ROOT,
@@ -157,9 +164,9 @@ def compute_there(
         timeout=PATIENCE,
         check=False,
     )
-    lines = [line for line in ended.stdout.splitlines() if line.startswith(FIRST_LINE)]
+    lines = [line for line in ended.stdout.splitlines() if line.startswith(BEGINNING)]
     assert lines, f"{situation.title}, {bits}: {ended.stderr[-2000:]}"
-    found: dict[str, dict[str, str]] = json.loads(lines[-1].removeprefix(FIRST_LINE))
+    found: dict[str, dict[str, str]] = json.loads(lines[-1].removeprefix(BEGINNING))
     return found
 
 
@@ -211,8 +218,8 @@ def main() -> None:
     parser.add_argument("--emulator", help="a command that runs programs on another processor")
     told = parser.parse_args()
     if told.compute is not None:
-        title, bits = json.loads(told.compute)
-        print(FIRST_LINE + json.dumps(compute_here(find_situation(title), bits)))
+        title, bits, names = json.loads(told.compute)
+        print(BEGINNING + json.dumps(compute_here(find_situation(title), bits, names)))
         return
     details: dict[str, Any] = {"settings": dict(PORTABLE), "runs": list(RUNS)}
     details["portable, parted"] = parted = compare("portable", STEADY)
@@ -228,7 +235,7 @@ def _compare_torch(python: str) -> dict[str, Any]:
     """Which operators another version of torch rounds otherwise, portable as they are."""
     ask = "import torch; print(torch.__version__)"
     version = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
-    there = compute_there(PLAIN, "portable", (python,))
+    there = compute_there(PLAIN, "portable", python=(python,))
     return {
         "version": version.stdout.strip(),
         **list_parted(there, compute_there(PLAIN, "portable")),
