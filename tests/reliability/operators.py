@@ -145,7 +145,7 @@ def _run_both_ways(
     draw = Draws(name)
     x = draw(*shape)
     made = operator(x)
-    made.backward(draw(*made.shape).detach())
+    torch.autograd.backward(made, draw(*made.shape).detach())
     yield name, made
     yield f"{name}, backward", x.grad
 
@@ -155,7 +155,7 @@ def _run_convolutions() -> Iterator[tuple[str, Any]]:
         draw = Draws(name)
         x, weight, bias = draw(*images), draw(*kernel), draw(kernel[0])
         made = functional.conv2d(x, weight, bias, padding=kernel[2] // 2, groups=groups)
-        made.backward(draw(*made.shape).detach())
+        torch.autograd.backward(made, draw(*made.shape).detach())
         yield f"conv2d {name}", made
         yield f"conv2d {name}, backward to images", x.grad
         yield f"conv2d {name}, backward to kernels", (weight.grad, bias.grad)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,8 @@ class Situation:
     intel: bool = False
     """MKL is told that the processor is Intel's."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    names: Sequence[str] = tuple(RUNS)
+    """Of the runs that are made there."""
 
 
 PLAIN = Situation("as it is")
@@ -100,7 +103,7 @@ STEADY = (
     AS_INTEL,
     INTEL_AVX2,
     TWO_THREADS,
-    Situation("on Ray", settings={"fleet": "ray"}),
+    Situation("on Ray", settings={"fleet": "ray"}, names=("mlp, stacked", "cnn4")),
 )
 """What portable bits must not notice."""
 BEGINNING = "computed: "
@@ -178,20 +181,27 @@ def find_situation(title: str) -> Situation:
 def list_parted(
     found: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Mapping[str, str]]
 ) -> dict[str, list[str]]:
-    """The runs and the operators that came to something else."""
+    """The runs and the operators that were found and came to something else."""
     return {
-        kind: [name for name in wanted[kind] if found[kind].get(name) != wanted[kind][name]]
-        for kind in wanted
+        kind: [name for name in found[kind] if found[kind][name] != wanted[kind][name]]
+        for kind in found
     }
 
 
-def compare(bits: str, situations: Sequence[Situation]) -> dict[str, dict[str, list[str]]]:
+def compare(
+    bits: str, situations: Sequence[Situation], at_once: int
+) -> dict[str, dict[str, list[str]]]:
     """What parts company in each situation with the first one."""
     first, *others = situations
-    wanted = compute_there(first, bits)
+
+    def compute(situation: Situation) -> dict[str, dict[str, str]]:
+        return compute_there(situation, bits, situation.names)
+
     parted = {}
-    for situation in others:
-        parted[situation.title] = list_parted(compute_there(situation, bits), wanted)
+    with ThreadPoolExecutor(at_once) as pool:
+        wanted, *found = pool.map(compute, situations)
+    for situation, there in zip(others, found, strict=True):
+        parted[situation.title] = list_parted(there, wanted)
         print(bits, situation.title, json.dumps(parted[situation.title]), flush=True)
     return parted
 
@@ -216,14 +226,15 @@ def main() -> None:
     parser.add_argument("--compute", help=argparse.SUPPRESS)
     parser.add_argument("--other-torch", help="a Python with another torch")
     parser.add_argument("--emulator", help="a command that runs programs on another processor")
+    parser.add_argument("--at-once", type=int, default=1, help="processes")
     told = parser.parse_args()
     if told.compute is not None:
         title, bits, names = json.loads(told.compute)
         print(BEGINNING + json.dumps(compute_here(find_situation(title), bits, names)))
         return
     details: dict[str, Any] = {"settings": dict(PORTABLE), "runs": list(RUNS)}
-    details["portable, parted"] = parted = compare("portable", STEADY)
-    details["fast, parted"] = compare("fast", FAST)
+    details["portable, parted"] = parted = compare("portable", STEADY, told.at_once)
+    details["fast, parted"] = compare("fast", FAST, told.at_once)
     if told.other_torch is not None:
         details["other torch"] = _compare_torch(told.other_torch)
     if told.emulator is not None:
@@ -243,7 +254,7 @@ def _compare_torch(python: str) -> dict[str, Any]:
 
 
 def _write(parted: Mapping[str, Mapping[str, Sequence[str]]], details: dict[str, Any]) -> None:
-    tried = len(parted) * len(RUNS)
+    tried = sum(len(one.names) for one in STEADY[1:])
     lost = sum(len(found["runs"]) for found in parted.values())
     write_tally(
         "portable_bits",
