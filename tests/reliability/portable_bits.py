@@ -192,7 +192,6 @@ def compare(
     bits: str, situations: Sequence[Situation], at_once: int
 ) -> dict[str, dict[str, list[str]]]:
     """What parts company in each situation with the first one."""
-    first, *others = situations
 
     def compute(situation: Situation) -> dict[str, dict[str, str]]:
         return compute_there(situation, bits, situation.names)
@@ -200,7 +199,7 @@ def compare(
     parted = {}
     with ThreadPoolExecutor(at_once) as pool:
         wanted, *found = pool.map(compute, situations)
-    for situation, there in zip(others, found, strict=True):
+    for situation, there in zip(situations[1:], found, strict=True):
         parted[situation.title] = list_parted(there, wanted)
         print(bits, situation.title, json.dumps(parted[situation.title]), flush=True)
     return parted
