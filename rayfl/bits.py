@@ -55,11 +55,18 @@ def hold_bits(wanted: Iterable[Bits]) -> None:
         Of every run that is to take place in it.
     """
     kinds = set(wanted)
-    if "portable" not in kinds:
-        return
     if len(kinds) > 1:
         rule = "all runs of one command have the same bits"
         raise ConfigError(broken(rule, "fast and portable", "Run them by two commands."))
+    if "portable" in kinds:
+        _hold_portable()
+    elif kinds and is_portable():
+        rule = "bits: fast needs a process that was not started for portable ones"
+        remedy = "Run it by a command of its own, or set bits: portable."
+        raise ConfigError(broken(rule, "one that was", remedy))
+
+
+def _hold_portable() -> None:
     if not _list_instructions() >= NEEDED:
         rule = "bits: portable needs Linux and an x86-64 processor with AVX2 and FMA"
         raise ResourceError(broken(rule, "another", "Set bits: fast."))
@@ -67,6 +74,7 @@ def hold_bits(wanted: Iterable[Bits]) -> None:
         raise BitsError(_explain_start())
 
 
+@cache
 def is_portable() -> bool:
     """Whether this process computes portable bits."""
     started = _read_first_environment()

@@ -62,6 +62,12 @@ def test_the_runs_of_one_command_are_of_one_kind() -> None:
         hold_bits(["portable", "fast"])
 
 
+def test_fast_bits_are_not_made_of_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bits, "is_portable", lambda: True)
+    with pytest.raises(ConfigError, match="bits: fast needs a process that was not started for"):
+        hold_bits(["fast"])
+
+
 # -- the setting -----------------------------------------------------------------------------------
 
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rayfl.learn.roots import square_root
+
 Made = dict[str, Any]
 VALUES = 1003  # no multiple of any vector's length
 
@@ -26,6 +28,7 @@ OF_ONE_VALUE: Mapping[str, Callable[[Tensor], Tensor]] = {
     "log": lambda x: torch.log(x.abs()),
     "log1p": lambda x: torch.log1p(x.abs()),
     "sqrt": lambda x: torch.sqrt(x.abs()),
+    "square_root": square_root,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "erf": torch.erf,

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from rayfl.bits import NEEDED, PORTABLE
+from tests.nodes import head_node
 from tests.reliability.portable_bits import AS_INTEL, PLAIN, ROOT, compute_there, list_parted
 from tests.reliability.pretended_maker import can_pretend
 
@@ -39,12 +41,11 @@ has_mkl = pytest.mark.skipif(
 )
 
 
-def run_command(desk: Path, environment: Mapping[str, str], bits: str) -> dict[str, Any]:
+def start_command(desk: Path, environment: Mapping[str, str], *words: str) -> str:
     """What a command of a user's prints, whose shell has these variables."""
-    desk.mkdir()
     own = {name: value for name, value in os.environ.items() if name not in PORTABLE}
     said = subprocess.run(
-        [sys.executable, "-m", "rayfl.cli", "run", *SETTINGS, f"bits={bits}", "--json"],
+        [sys.executable, "-m", "rayfl.cli", *words],
         cwd=desk,
         env={**own, **environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -52,7 +53,16 @@ def run_command(desk: Path, environment: Mapping[str, str], bits: str) -> dict[s
         check=False,
     )
     assert said.returncode == 0, said.stderr
-    found: dict[str, Any] = json.loads(said.stdout)
+    return said.stdout
+
+
+def run_command(
+    desk: Path, environment: Mapping[str, str], bits: str, *words: str
+) -> dict[str, Any]:
+    """What a run came to."""
+    desk.mkdir()
+    settings = (*SETTINGS, f"bits={bits}", *words)
+    found: dict[str, Any] = json.loads(start_command(desk, environment, "run", *settings, "--json"))
     return found
 
 
@@ -90,3 +100,34 @@ def test_fast_bits_are_of_the_maker() -> None:
     parted = list_parted(compute_there(AS_INTEL, "fast", names), wanted)
     assert parted["runs"] == names
     assert "mm" in parted["operators"]
+
+
+@pytest.mark.alone
+def test_a_cluster_that_is_there_is_told(tmp_path: Path) -> None:
+    wanted = run_command(tmp_path / "inline", {}, "portable")
+    with head_node("--num-cpus", "2") as (_, address, _):
+        found = run_command(tmp_path / "ray", {"RAY_ADDRESS": address}, "portable", "fleet=ray")
+    assert found["model_sha256"] == wanted["model_sha256"]
+
+
+def test_a_study_makes_its_process_portable(tmp_path: Path) -> None:
+    study = {
+        "title": "One run",
+        "set": {
+            "data": "digits",
+            "clients": 3,
+            "training": {"rounds": 1},
+            "fleet": "inline",
+            "device": "cpu",
+            "bits": "portable",
+            "tracking": {"enabled": False},
+        },
+        "axes": {"lr": {"usual": {"title": "usual", "set": {"training.lr": 0.1}}}},
+        "seeds": [0],
+        "scores": {"s": {"title": "S", "metric": "test/accuracy"}},
+        "table": {"rows": ["lr"], "columns": ["score"]},
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    start_command(tmp_path, {}, "study", "study.yaml", "-o", "out", "--ledger", "none", "--yes")
+    (ended,) = tmp_path.glob("out/**/result.json")
+    assert json.loads(ended.read_text())["facts"]["capability"] == "AVX2, portable"
