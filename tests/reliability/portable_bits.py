@@ -257,7 +257,7 @@ def _write(parted: Mapping[str, Mapping[str, Sequence[str]]], details: dict[str,
     lost = sum(len(found["runs"]) for found in parted.values())
     write_tally(
         "portable_bits",
-        "with bits: portable a run is the same on processors of other kinds and makers",
+        "with bits: portable a run is the same with the kernels of other processors (tried on one)",
         f"python -m {__spec__.name}",
         tried,
         tried - lost,
