@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rayfl.bits import BitsError, start_again
 from rayfl.commands.json_output import AsJson
 from rayfl.commands.listings import LISTINGS
 from rayfl.errors import RayflError, explain_missing
@@ -261,6 +262,8 @@ def main(arguments: list[str] | None = None) -> Any:
         with stop_on_signals(to_the_end=True):
             return rayfl.main(args=words, prog_name="rayfl", standalone_mode=True)
     except (RayflError, ModuleNotFoundError) as error:
+        if isinstance(error, BitsError) and arguments is None:
+            start_again()
         refusal = explain_missing(error) if isinstance(error, ModuleNotFoundError) else error
         if "--debug" in words or refusal is None:
             raise

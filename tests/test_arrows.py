@@ -21,6 +21,7 @@ EVERYTHING = sorted(
 
 FOUNDATION = {
     "arrays",
+    "bits",
     "component",
     "durable",
     "errors",
@@ -34,6 +35,7 @@ FOUNDATION = {
 
 MAY_ENTER = {
     "arrays": set(),
+    "bits": {"errors"},
     "component": {"errors", "plugins", "secrets"},
     "durable": set(),
     "errors": {"secrets"},

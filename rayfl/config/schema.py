@@ -20,6 +20,7 @@ from pydantic import (
 from typing_extensions import Self
 
 from rayfl.algorithms import METHODS
+from rayfl.bits import Bits
 from rayfl.component import (
     Count,
     ImportFolders,
@@ -153,6 +154,15 @@ PLACE = {
 }
 """Settings of a run that say where and how it runs."""
 
+PORTABLE_NEEDS: Mapping[str, Sequence[str]] = {
+    "device": ("cpu",),
+    "training.precision": ("fp32",),
+    # What is measured, or compiled, on a machine is that machine's.
+    "training.stack": ("never", "always"),
+    "training.compile": ("never",),
+}
+"""The values beside which bits can be portable."""
+
 
 class Config(FederationPlan):
     """One run."""
@@ -165,6 +175,11 @@ class Config(FederationPlan):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     fleet: Literal["ray", "inline"] = "ray"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    bits: Annotated[Bits, neutral("fast")] = "fast"
+    """`fast`: the kernels that suit the processor best, so that processors of different kinds make
+    different bits. `portable`: kernels that make the same bits on every x86-64 processor with AVX2,
+    of one thread in each actor, for the same versions of torch and numpy; what that costs, and what
+    it does not do, says docs/reliability_bits.md. It needs `device: cpu` and fp32."""
     resources: Resources = Field(default_factory=Resources)
     safety: Safety = Field(default_factory=Safety)
     checkpoint: Checkpointing = Field(default_factory=Checkpointing)
@@ -179,6 +194,17 @@ class Config(FederationPlan):
             raise ValueError(broken(rule, wanted, "Lower it, or set more clients."))
         return self
 
+    @model_validator(mode="after")
+    def _check_bits(self) -> Self:
+        if self.bits == "portable":
+            for setting, needed in PORTABLE_NEEDS.items():
+                section, _, key = setting.rpartition(".")
+                got = getattr(getattr(self, section) if section else self, key)
+                if got not in needed:
+                    rule = f"bits: portable needs {setting}: {' or '.join(needed)}"
+                    raise ValueError(broken(rule, f"'{got}'", f"Set {setting}: {needed[0]}."))
+        return self
+
     def __getstate__(self) -> dict[Any, Any]:
         # First of all: the method and its like may be of modules that lie there.
         return {"folders": ImportFolders(), **super().__getstate__()}
@@ -190,6 +216,13 @@ class Config(FederationPlan):
         """The seed of one purpose."""
         own: int | None = getattr(self.seeds, purpose)
         return self.seed if own is None else own
+
+    @property
+    def threads(self) -> int:
+        """How many torch computes with, wherever clients are visited."""
+        if self.bits == "portable":
+            return 1
+        return max(int(self.resources.cpus_per_client), 1)
 
     def name_of(self, setting: str) -> str:
         """The name, or the import path, of the component in a slot."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rayfl.errors import RayflError, broken
 from rayfl.learn.resident import Vector
+from rayfl.learn.roots import square_root
 from rayfl.learn.training import LocalTraining
 
 
@@ -162,7 +163,7 @@ class Adam:
         self.first.lerp_(self.gradient, 1 - self.BETA1)
         self.second.mul_(self.BETA2).addcmul_(self.gradient, self.gradient, value=1 - self.BETA2)
         scale = (1 - self.BETA2**self.steps) ** 0.5
-        denominator = (self.second.sqrt() / scale).add_(self.EPSILON)
+        denominator = (square_root(self.second) / scale).add_(self.EPSILON)
         rate = self.settings.lr * factor / (1 - self.BETA1**self.steps)
         self.weights.addcdiv_(self.first, denominator, value=-rate)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.bits import hold_bits
 from rayfl.component import is_all_ours
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, DataError, broken, suggest_nearest
@@ -99,6 +100,7 @@ class LearnerRecipe:
 
         keep_freed_memory()
         config = self.network.config
+        hold_bits([config.bits])
         return Learner(
             self.network,
             config.training,
@@ -117,7 +119,7 @@ def build_spec(config: Config, dataset: Dataset, scenario: Scenario, device: str
         make_learner=LearnerRecipe(network, normalisation_of(config, dataset), device),
         streams=Streams(config.seeds_for("training")),
         cohort=config.training.cohort(config.clients),
-        threads=max(int(config.resources.cpus_per_client), 1),
+        threads=config.threads,
         training=config.training,
         safeguards=build_safeguards(config),
     )

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayfl.bits import hold_bits
 from rayfl.component import show_value
 from rayfl.config.schema import Config
 from rayfl.errors import PhaseError, RayflError, StorageError, broken, is_interruption
@@ -111,12 +112,11 @@ class Engine:
         self.uri = checkpoint_uri
         self.shape = shape
         self.features = features
-        threads = max(int(config.resources.cpus_per_client), 1)
         self.meta = {
             **meta,
             "digest": config.digest,
             "scenario": scenario.sha256,
-            "versions": {**library_versions(), "threads": str(threads)},
+            "versions": {**library_versions(), "threads": str(config.threads)},
         }
         self.reached: Reached | None = None
         # Made where the engine runs: it travels there before.
@@ -136,6 +136,7 @@ class Engine:
 
     def run(self, fleet: BaseFleet, emit: Emit) -> Outcome:
         """Resume or begin, then go on to the last round. Interrupted, it leaves a checkpoint."""
+        hold_bits([self.config.bits])
         self.fleet = fleet
         self.emit = emit
         self.lock = threading.Lock()

@@ -15,6 +15,7 @@ from runpy import run_path
 
 import numpy as np
 
+from rayfl.bits import is_portable
 from rayfl.version import __version__
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -95,8 +96,9 @@ def describe_environment() -> dict[str, str]:
 
 def cpu_capability() -> str:
     """The vector instructions that torch's kernels use here: two machines with different ones
-    round differently."""
+    round differently, unless all their kernels are portable ones."""
     # Imported here: places that never compute do without.
     import torch
 
-    return str(torch.backends.cpu.get_cpu_capability())
+    found = str(torch.backends.cpu.get_cpu_capability())
+    return f"{found}, portable" if is_portable() else found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from rayfl.bits import hold_bits
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.federation.dataset import Dataset
@@ -52,6 +53,7 @@ class RunPlace(Protocol):
 @contextmanager
 def open_place(config: Config, address: str | None, stop: Stop) -> Iterator[RunPlace]:
     """The place that a configuration asks for, with a connection to Ray where that is needed."""
+    hold_bits([config.bits])
     if config.fleet == "inline":
         yield InThisProcess(config, stop)
         return

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
+from rayfl.bits import hold_bits
 from rayfl.config.quick_look import look_quickly
 from rayfl.config.schema import Config, validate_config
 from rayfl.errors import ConfigError, broken, explain_missing
@@ -117,7 +118,8 @@ def _examine(config: Config, dataset: Dataset, scenario: Scenario) -> PreparedRu
 
 
 def _refuse_needless_work(config: Config) -> None:
-    """What a look at the configuration and at this machine's packages shows."""
+    """What a look at the configuration, at this process and at this machine's packages shows."""
+    hold_bits([config.bits])
     if config.fleet == "inline" and config.device == "cuda":
         rule = "fleet: inline runs on the CPU"
         raise ConfigError(broken(rule, "device: cuda", "Use fleet: ray."))

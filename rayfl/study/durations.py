@@ -112,7 +112,7 @@ def _describe_network(config: Config, facts: TrialFacts) -> str:
     # all.
     if type(config.method).network is not Algorithm.network:
         network.append(resolved["method"])
-    key = [network, facts.shape, facts.classes, local, _count_threads(config)]
+    key = [network, facts.shape, facts.classes, local, config.threads]
     return json.dumps(key, sort_keys=True)
 
 
@@ -141,7 +141,7 @@ def _time_training(config: Config, facts: TrialFacts) -> float:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(_count_threads(config))
+    torch.set_num_threads(config.threads)
     try:
         client = _make_client(config, facts)
         # The median: others may be at work on this machine for a moment.
@@ -186,10 +186,6 @@ def _time_steps(client: TimingClient) -> list[float]:
 
 
 # -- what a run has and does -----------------------------------------------------------------------
-
-
-def _count_threads(config: Config) -> int:
-    return max(int(config.resources.cpus_per_client), 1)
 
 
 def count_actors(config: Config) -> int:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from rayfl.bits import hold_bits
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
 from rayfl.ledger.ledger import Ledger
@@ -148,7 +149,9 @@ def make_plan(
     estimator = DurationEstimator(shelf)
     runs: dict[ChoiceKey, list[PlannedRun]] = {}
     problems: dict[ChoiceKey, str] = {}
-    for cell, seed, made in _sort_by_dataset(order):
+    sorted_runs = _sort_by_dataset(order)
+    hold_bits(made.config.bits for *_, made in sorted_runs if not isinstance(made, RayflError))
+    for cell, seed, made in sorted_runs:
         if isinstance(made, RayflError):
             problems.setdefault(cell.key, str(made))
             continue

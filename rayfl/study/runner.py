@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rayfl.bits import hold_bits
 from rayfl.config.files import parse_file
 from rayfl.config.schema import Config
 from rayfl.errors import RayflError
@@ -86,6 +87,7 @@ def run_plan(
     plan.order.remember()
     if not todo:
         return ran
+    hold_bits(run.config.bits for run in todo)
     # Between two runs a signal finds these handlers; within one, the run's own.
     with stop_on_signals() as stop, _share_ray([run.config for run in todo], address):
         parent = StudyRun(plan, say)

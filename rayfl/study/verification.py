@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rayfl.bits import BitsError
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, RayflError, broken
 from rayfl.ledger.ledger import Ledger
@@ -105,6 +106,8 @@ def verify_row(row: Row, root: Path, output: Path) -> RepeatVerdict:
     try:
         config = _find_config(row, root, output)
         result = run_experiment(config)
+    except BitsError:  # of this process, not of the row
+        raise
     except RayflError as error:
         return RepeatVerdict(row, "cannot be compared", (str(error),))
     return _compare(row, result, find_differences(row))

@@ -17,6 +17,7 @@ from typing import Any
 
 from ray import tune
 
+from rayfl.bits import hold_bits
 from rayfl.config.schema import Config
 from rayfl.errors import ConfigError, broken
 from rayfl.fleet.on_ray.connection import connect_ray
@@ -88,6 +89,7 @@ def sweep(
         suggest.require_optuna()
     refuse_bad_points(chosen, plan_points(chosen))
     _refuse_credentials(chosen)
+    hold_bits([config_of(chosen, next(list_corners(chosen)), chosen.seeds[0]).bits])
     directory = Book.directory_of(chosen, resume)
     with take_lock(directory / "lock", f"the sweep {chosen.name} ({directory})"):
         book = Book.begun(chosen, resume)

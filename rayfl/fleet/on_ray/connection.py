@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
+from rayfl.bits import PORTABLE, is_portable
 from rayfl.errors import ResourceError
 from rayfl.fleet.on_ray.answering import refuse_silent_address
 from rayfl.fleet.on_ray.kept_signals import keep_signal_handlers
@@ -146,7 +147,9 @@ def _open_connection(
         return
     place = address or os.environ["RAY_ADDRESS"]
     refuse_silent_address(place, is_over)
-    with cluster_settings(place), _ray_session(address, place):
+    # Its processes inherit nothing from this one.
+    portable = {"runtime_env": {"env_vars": dict(PORTABLE)}} if is_portable() else {}
+    with cluster_settings(place), _ray_session(address, place, **portable):
         warn_of_open_door(place)
         yield
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rayfl.component import Count, Fraction, Positive, component
 from rayfl.learn.augment.pieces import check_batch, draw_uniform, lay_out_like, toss_coins
+from rayfl.learn.roots import square_root
 
 ATTEMPTS = 10
 """Shapes that are drawn before the centred one is taken, as in torchvision."""
@@ -95,8 +96,8 @@ def draw_boxes(
         math.log(ratio[1]),
     )
     aspect = logs.view(ATTEMPTS, n).exp()
-    width = (area * aspect).sqrt().round()
-    height = (area / aspect).sqrt().round()
+    width = square_root(area * aspect).round()
+    height = square_root(area / aspect).round()
     fits = (width > 0) & (width <= full_width) & (height > 0) & (height <= full_height)
     first = fits.int().argmax(0, keepdim=True)
     height = height.gather(0, first)[0]
