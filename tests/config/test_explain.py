@@ -96,7 +96,7 @@ def test_one_sentence_says_path_rule_and_value(settings: Mapping[str, Any], line
             "training.a-(b is not a known key. Known here: augment",
             "steps",
         ),
-        ({"X-y": 1}, "X-y is not a known key. Known here: checkpoint", "clients"),
+        ({"X-y": 1}, "X-y is not a known key. Known here: bits, checkpoint", "clients"),
         (
             {"model": {"name": "mlp", "hiden": [3]}},
             "model.hiden is not a known key. Did you mean 'hidden'? Known here: ",

@@ -73,6 +73,18 @@ def _describe_kills(facts: Facts) -> Iterator[str]:
         yield from _count_kills(landed, key, title)
 
 
+def _describe_bits(facts: Facts) -> Iterator[str]:
+    """Where the words are that go with the figures."""
+    yield "## Bits on other machines"
+    yield ""
+    yield (
+        "Which operators part company when the processor, the number of threads or the version of "
+        "torch is another, what `bits: portable` sets, and what it costs: "
+        "[The same bits on other machines](reliability_bits.md). Every comparison is in "
+        "[portable_bits.json](reliability/portable_bits.json)."
+    )
+
+
 def _count_kills(landed: Sequence[Facts], key: str, title: str) -> Iterator[str]:
     yield from _rule_table((title, "kills", "same bits", "started again, at most"))
     for value in sorted({kill[key] for kill in landed}):
@@ -91,7 +103,7 @@ def _join_cells(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-SECTIONS = {"kills": _describe_kills}
+SECTIONS = {"kills": _describe_kills, "portable_bits": _describe_bits}
 """What is said of a drill besides its line, by its name."""
 
 
