@@ -42,7 +42,7 @@ TITLES = {
     "actor": "ray::ClientActor",
     "coordinator": "ray::Coordinator",
     "keeper": "ray::Keeper",
-    "trial": "ray::TrialActor",
+    "trial": "ray::ResourceTrainable",
     "raylet": "/raylet/raylet ",
     "gcs": "/gcs_server ",
 }
