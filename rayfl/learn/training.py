@@ -43,7 +43,7 @@ class LocalTraining(BaseModel):
     """Arithmetic of a training step; weights, sums and evaluations are fp32 always."""
     stack: Annotated[Literal["never", "auto", "always"], neutral("never")] = "never"
     """Train many small clients of a place in lockstep; `auto` where that measures faster. Equal but
-    for rounding."""
+    for rounding, which may depend on who is trained together."""
     layout: Annotated[Literal["channels_last", "channels_first"], neutral("channels_last")] = (
         "channels_last"
     )

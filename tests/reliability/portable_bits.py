@@ -46,14 +46,8 @@ COMMON: dict[str, Any] = {
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "linear": {**DIGITS, "model": "linear"},
     "mlp": DIGITS,
-    "mlp, stacked": {**DIGITS, "training.stack": "always"},
     "mlp, adam": {**DIGITS, "training.optimizer": "adam", "training.lr": 0.001},
     "mnist_cnn": {"data": IMAGES, "model": "mnist_cnn"},
-    "mnist_cnn, stacked": {
-        "data": IMAGES,
-        "model": {"name": "mnist_cnn", "dropout": 0},
-        "training.stack": "always",
-    },
     "cnn4": {"data": COLOURS, "model": "cnn4"},
     "fedcorr": {
         **DIGITS,
@@ -103,7 +97,7 @@ STEADY = (
     AS_INTEL,
     INTEL_AVX2,
     TWO_THREADS,
-    Situation("on Ray", settings={"fleet": "ray"}, names=("mlp, stacked", "cnn4")),
+    Situation("on Ray", settings={"fleet": "ray"}, names=("mlp", "cnn4", "fedcorr")),
 )
 """What portable bits must not notice."""
 BEGINNING = "computed: "
