@@ -34,6 +34,8 @@ from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, ray_fleet
 
 WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
+UNEVEN = {client: 1.0 + client for client in CLIENTS}
+"""By no rule."""
 
 
 @pytest.fixture
@@ -65,13 +67,13 @@ def by_call(lined: RayFleet, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 class Overheard:
-    """An actor whose `run` is noted."""
+    """An actor whose `run` and `partial` are noted."""
 
     def __init__(self, actor: Any, sent: list[Any]) -> None:
         self.actor, self.sent = actor, sent
 
     def __getattr__(self, name: str) -> Any:
-        if name == "run":
+        if name in ("run", "partial"):
             self.sent.append(self.actor)
         return getattr(self.actor, name)
 
@@ -101,6 +103,26 @@ def test_a_small_model_goes_by_line_and_a_large_one_by_reference(
     assert by_call == []
     lined.map(phases.train_a_bit, CLIENTS, w=np.zeros(INLINE_BYTES, np.float32))
     assert len(by_call) == len(lined.pool)
+
+
+def test_sums_that_nobody_expected_are_asked_for_by_line(
+    lined: RayFleet, here: BaseFleet, by_call: list[Any]
+) -> None:
+    lined.round = 0
+    there, near = (fleet.map(phases.update, CLIENTS) for fleet in (lined, here))
+    by_call.clear()
+    assert lined.get(there.mean(UNEVEN)).tobytes() == here.get(near.mean(UNEVEN)).tobytes()
+    assert by_call == []
+
+
+def test_an_actor_that_is_dead_when_it_is_asked_for_its_sum(
+    lined: RayFleet, here: BaseFleet
+) -> None:
+    lined.round = 0
+    there, near = (fleet.map(phases.update, CLIENTS) for fleet in (lined, here))
+    os.kill(lined.pool[1].greeting["pid"], signal.SIGKILL)
+    assert lined.get(there.mean(UNEVEN)).tobytes() == here.get(near.mean(UNEVEN)).tobytes()
+    assert [place.generation for place in lined.pool] == [0, 1]
 
 
 def test_an_actor_whose_calls_have_become_long_is_called(
@@ -229,7 +251,12 @@ def test_values_that_find_no_room_come_along() -> None:
 
 def test_an_answer_stays_what_it_was_when_the_next_one_has_come() -> None:
     held: list[Any] = []
-    with called(lambda array: held.append(array) or np.array(array)) as wire:
+
+    def hold(array: Any) -> Any:
+        held.append(array)
+        return np.array(array)
+
+    with called(hold) as wire:
         assert_answer(wire, np.zeros(1000), np.zeros(1000))
         wire.send([np.zeros(1000)], pickle_call)
         _, first = hear_answer(wire)

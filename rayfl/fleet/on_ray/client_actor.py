@@ -155,8 +155,12 @@ class ClientActor:
             self.states.pop(number, None)
 
     def listen(self, key: bytes, folder: str) -> str:
-        """The address, in a folder of the caller's, of a line on which `run` is called."""
-        return serve_method(self.run, key, folder)
+        """The address, in a folder of the caller's, of a line on which `serve` is called."""
+        return serve_method(self.serve, key, folder)
+
+    def serve(self, method: str, *arguments: object) -> object:
+        """A call of one of the others, by line."""
+        return getattr(self, method)(*arguments)
 
     def take_board(self, board: list[ActorHandle]) -> None:
         """Know where to leave word of visits that are over their time."""

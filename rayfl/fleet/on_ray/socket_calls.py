@@ -21,14 +21,14 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import ray
 from ray.actor import ActorHandle
 
 from rayfl.fleet.on_ray.calls import Answer, Call, Inputs
 from rayfl.fleet.on_ray.ray_calls import gather_answers
-from rayfl.fleet.on_ray.transport import CallFailed, Pending, PlaceDied
+from rayfl.fleet.on_ray.transport import CallFailed, Found, Pending, PlaceDied
 from rayfl.fleet.on_ray.values import Parcel
 from rayfl.fleet.on_ray.wire import LEAST_BYTES, Lay, answer_wire, open_wire
 
@@ -44,7 +44,7 @@ SHORT_CALLS = 3  # in a row, of one actor; then it gets a line
 
 
 class SocketLine:
-    """Calls of one method of an actor's, one at a time."""
+    """Calls of an actor's `serve`, one at a time."""
 
     def __init__(self, actor: ActorHandle) -> None:
         key = secrets.token_bytes(KEY_BYTES)
@@ -60,7 +60,7 @@ class SocketLine:
                 raise PlaceDied.shown_by(error) from None
         self.owes = False
 
-    def call(self, arguments: Sequence[object]) -> SocketAnswer:
+    def call(self, arguments: Sequence[object]) -> SocketAnswer[Any]:
         """Whoever waited for the last answer may have given up; it is not to be taken for this
         one's."""
         # A line that has ended says so when the answer is taken.
@@ -82,29 +82,29 @@ class SocketLine:
         self.socket.close()
 
 
-class SocketAnswer(Pending[Answer]):
+class SocketAnswer(Pending[Found], Generic[Found]):
     """What will be heard on a line."""
 
     def __init__(self, line: SocketLine) -> None:
         self.line = line
 
-    def take(self) -> Answer:
+    def take(self) -> Found:
         try:
             well, found = self.line.hear()
         except LINE_ENDS as error:
             raise PlaceDied.shown_by(error) from None
         if not well:
             raise CallFailed(found)
-        return cast(Answer, found)
+        return cast(Found, found)
 
 
 class SocketCalls:
     """A transport for places that have a line."""
 
-    def post(self, place: Place, call: Call) -> SocketAnswer:
+    def post(self, place: Place, call: Call) -> SocketAnswer[Answer]:
         assert place.line is not None
         packed, _ = call.packed
-        return place.line.call([packed])
+        return place.line.call(["run", packed])
 
     def lay_line(self, place: Place) -> None:
         """Give a place its line."""
@@ -114,7 +114,7 @@ class SocketCalls:
             log.debug("an actor died while a line was laid to it: its next call will tell")
 
 
-def wait_for_socket(answers: Sequence[SocketAnswer]) -> SocketAnswer:
+def wait_for_socket(answers: Sequence[SocketAnswer[Any]]) -> SocketAnswer[Any]:
     """The next one that can be heard."""
     lines = {answer.line.socket.fileno(): answer for answer in answers}
     ears = select.poll()
