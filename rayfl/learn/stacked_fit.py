@@ -317,4 +317,4 @@ def _common_rows(vectors: Sequence[Vector]) -> Tensor:
     at = first.__array_interface__["data"][0]
     if all(vector.__array_interface__["data"][0] == at for vector in vectors):
         return torch.from_numpy(np.array(first, np.float32)).expand(len(vectors), -1)
-    return torch.from_numpy(np.stack(vectors).astype(np.float32))
+    return torch.from_numpy(np.stack(vectors, dtype=np.float32))

@@ -8,6 +8,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,19 @@ from rayfl.fleet.on_ray.socket_calls import (
     KEY_BYTES,
     SHORT_CALLS,
     SocketLine,
-    receive_message,
-    send_message,
+    pickle_call,
     serve_method,
 )
 from rayfl.fleet.on_ray.transport import CallFailed, PlaceDied
 from rayfl.fleet.on_ray.values import INLINE_BYTES
+from rayfl.fleet.on_ray.wire import ROOM, Wire, open_wire
 from rayfl.protocol import Ref
 from tests.fleet import phases
 from tests.fleet.toys import CLIENTS, SIZES, ray_fleet
 
 WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
+UNEVEN = {client: 1.0 + client for client in CLIENTS}
+"""By no rule."""
 
 
 @pytest.fixture
@@ -64,13 +67,13 @@ def by_call(lined: RayFleet, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 class Overheard:
-    """An actor whose `run` is noted."""
+    """An actor whose `run` and `partial` are noted."""
 
     def __init__(self, actor: Any, sent: list[Any]) -> None:
         self.actor, self.sent = actor, sent
 
     def __getattr__(self, name: str) -> Any:
-        if name == "run":
+        if name in ("run", "partial"):
             self.sent.append(self.actor)
         return getattr(self.actor, name)
 
@@ -100,6 +103,26 @@ def test_a_small_model_goes_by_line_and_a_large_one_by_reference(
     assert by_call == []
     lined.map(phases.train_a_bit, CLIENTS, w=np.zeros(INLINE_BYTES, np.float32))
     assert len(by_call) == len(lined.pool)
+
+
+def test_sums_that_nobody_expected_are_asked_for_by_line(
+    lined: RayFleet, here: BaseFleet, by_call: list[Any]
+) -> None:
+    lined.round = 0
+    there, near = (fleet.map(phases.update, CLIENTS) for fleet in (lined, here))
+    by_call.clear()
+    assert lined.get(there.mean(UNEVEN)).tobytes() == here.get(near.mean(UNEVEN)).tobytes()
+    assert by_call == []
+
+
+def test_an_actor_that_is_dead_when_it_is_asked_for_its_sum(
+    lined: RayFleet, here: BaseFleet
+) -> None:
+    lined.round = 0
+    there, near = (fleet.map(phases.update, CLIENTS) for fleet in (lined, here))
+    os.kill(lined.pool[1].greeting["pid"], signal.SIGKILL)
+    assert lined.get(there.mean(UNEVEN)).tobytes() == here.get(near.mean(UNEVEN)).tobytes()
+    assert [place.generation for place in lined.pool] == [0, 1]
 
 
 def test_an_actor_whose_calls_have_become_long_is_called(
@@ -200,33 +223,71 @@ def test_a_line_that_is_dropped_hangs_up(lined: RayFleet) -> None:
 # -- the far end -----------------------------------------------------------------------------------
 
 
-def test_a_call_of_any_size_comes_back() -> None:
-    line = called(np.negative)
-    for size in (0, 1, 100_000, 5_000_000):
+@pytest.mark.parametrize("size", [0, 1, 100_000, ROOM // 8, ROOM // 8 + 1, 5_000_000])
+def test_a_call_of_any_size_comes_back(size: int) -> None:
+    with called(np.negative) as wire:
         array = np.arange(size)
-        send_message(line, ray.cloudpickle.dumps((array,)))
-        well, found = hear_answer(line)
+        assert_answer(wire, array, -array)
+
+
+def test_what_is_large_does_not_go_through_the_socket() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        wire = open_wire(near, b"k")
+        # More than a socket holds, and nobody reads yet.
+        wire.send([np.zeros(ROOM // 8), bytes(100)], pickle_call)
+        assert len(far.recv(ROOM)) < 1000
+
+
+def test_values_that_find_no_room_come_along() -> None:
+    with called(lambda *arrays: [array + 1 for array in arrays]) as wire:
+        arrays = [np.full(ROOM // 24, i, float) for i in range(5)]
+        wire.send(arrays, pickle_call)
+        well, found = hear_answer(wire)
         assert well
-        assert np.array_equal(found, -array)
-    line.close()
+        assert all(map(np.array_equal, found, [array + 1 for array in arrays]))
+
+
+def test_an_answer_stays_what_it_was_when_the_next_one_has_come() -> None:
+    held: list[Any] = []
+
+    def hold(array: Any) -> Any:
+        held.append(array)
+        return np.array(array)
+
+    with called(hold) as wire:
+        assert_answer(wire, np.zeros(1000), np.zeros(1000))
+        wire.send([np.zeros(1000)], pickle_call)
+        _, first = hear_answer(wire)
+        assert_answer(wire, np.ones(1000), np.ones(1000))
+        assert not first.any()
+        assert not held[0].any()
 
 
 def test_a_class_of_a_notebook_comes_back() -> None:
     made: Any = type("Made", (), {"__module__": "__main__"})
-    line = called(lambda: made())
-    send_message(line, ray.cloudpickle.dumps(()))
-    well, found = hear_answer(line)
-    assert well
-    assert type(found).__name__ == "Made"
-    line.close()
+
+    def make_with_array() -> Any:
+        one = made()
+        one.array = np.ones(1000)
+        return one
+
+    with called(lambda: [np.zeros(1000), make_with_array()]) as wire:
+        wire.send((), pickle_call)
+        well, (zeros, found) = hear_answer(wire)
+        assert well
+        assert type(found).__name__ == "Made"
+        assert not zeros.any()
+        assert found.array.all()
 
 
 def test_a_stranger_is_refused() -> None:
     with socket.socket(socket.AF_UNIX) as line:
         meet(line, np.negative, b"k" * KEY_BYTES)
-        line.sendall(b"x" * KEY_BYTES)
+        wire = open_wire(line, b"x" * KEY_BYTES)
         with pytest.raises((EOFError, ConnectionError)):
-            receive_message(line)
+            wire.receive()
 
 
 class _Actor:
@@ -252,23 +313,30 @@ def test_nothing_of_a_line_stays_on_the_disk(cluster: None, dies: bool) -> None:
             SocketLine(actor)
     else:
         line = SocketLine(actor)
-        send_message(line.socket, ray.cloudpickle.dumps((1,)))
-        assert receive_message(line.socket) == (True, -1)
+        assert line.call((1,)).take() == -1
     assert actor.folder
     assert not Path(actor.folder).exists()
 
 
-def hear_answer(line: socket.socket) -> Any:
-    return receive_message(line)
+def hear_answer(wire: Wire) -> Any:
+    return wire.receive()
 
 
-def called(method: Any) -> socket.socket:
+def assert_answer(wire: Wire, argument: Any, answer: Any) -> None:
+    """A call comes back with this array."""
+    wire.send((argument,), pickle_call)
+    well, found = hear_answer(wire)
+    assert well
+    assert np.array_equal(found, answer)
+
+
+@contextmanager
+def called(method: Any) -> Iterator[Wire]:
     """The near end of a line to a method of this process."""
     key = b"k" * KEY_BYTES
-    line = socket.socket(socket.AF_UNIX)
-    meet(line, method, key)
-    line.sendall(key)
-    return line
+    with socket.socket(socket.AF_UNIX) as line:
+        meet(line, method, key)
+        yield open_wire(line, key)
 
 
 def meet(line: socket.socket, method: Any, key: bytes) -> None:

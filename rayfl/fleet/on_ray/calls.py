@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ from rayfl.fleet.on_ray.values import (
     Beside,
     Handle,
     Packed,
+    Parcel,
     Remote,
     fill_in,
     handle_of,
@@ -41,7 +41,7 @@ class TaskBatch:
     stored: dict[ClientId, dict[str, int]] = field(default_factory=dict)
     """For states that are remote objects: which value an entry is in. Slots for thousands would
     take longer."""
-    packed: dict[ClientId, tuple[list[str], bytes]] = field(default_factory=dict)
+    packed: dict[ClientId, tuple[list[str], Parcel]] = field(default_factory=dict)
     visits: dict[ClientId, int] = field(default_factory=dict)
     """Of those that are not visited for the first time in this round."""
     examined: bool = False
@@ -71,7 +71,7 @@ class TaskBatch:
         elif whole and kinds == {Packed} and len(handles) == 1:
             (held,) = handles
             # The names for their order, which a phase may see.
-            self.packed[client] = list(state), cast(Packed, held).content
+            self.packed[client] = list(state), cast(Packed, held).parcel
         else:
             self.state[client] = {name: take_out_leaf(ref, beside) for name, ref in state.items()}
 
@@ -81,8 +81,8 @@ class TaskBatch:
         state = cast("dict[ClientId, Inputs]", fill_in(self.state, values))
         for client, entries in self.stored.items():
             state[client] = {name: pick_entry(values[i], name) for name, i in entries.items()}
-        for client, (names, content) in self.packed.items():
-            held = pickle.loads(content)
+        for client, (names, parcel) in self.packed.items():
+            held = cast(Inputs, Packed(*parcel).unpack())
             state[client] = {name: held[name] for name in names}
         visits = self.visits
         return [
@@ -155,7 +155,7 @@ class Answer:
 
     done: list[Done]
     sums: MadeSums = field(default_factory=dict)
-    states: Mapping[ClientId, bytes] = field(default_factory=dict)
+    states: Mapping[ClientId, Parcel] = field(default_factory=dict)
     pages: Mapping[ClientId, Mapping[str, Page]] = field(default_factory=dict)
     """Where large updates lie for all to see, as far as they were made there."""
     updates: Mapping[ClientId, NamedVectors] = field(default_factory=dict)

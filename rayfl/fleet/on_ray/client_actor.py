@@ -22,8 +22,8 @@ from rayfl.fleet.host import claim_cores, freeze_objects, spare_imports
 from rayfl.fleet.on_ray.calls import Answer, Inputs, PackedCall
 from rayfl.fleet.on_ray.gpu_probe import measure_footprint
 from rayfl.fleet.on_ray.placement import Placement
-from rayfl.fleet.on_ray.socket_calls import pickle_answer, serve_method
-from rayfl.fleet.on_ray.values import INLINE_BYTES, STATE_BYTES, fill_in
+from rayfl.fleet.on_ray.socket_calls import pack_state, pickle_answer, serve_method
+from rayfl.fleet.on_ray.values import INLINE_BYTES, STATE_BYTES, Parcel, fill_in
 from rayfl.fleet.sums.early_sums import ExpectedMeans, MadeSums
 from rayfl.fleet.sums.exact_sums import Grid, Partial, finish_mean, merge_partials, whole_sum
 from rayfl.fleet.sums.shared_memory import Opened, Page, Pages
@@ -116,12 +116,12 @@ class ClientActor:
 
     def _keep_states(
         self, number: int, left: Sequence[tuple[Done, Inputs]]
-    ) -> dict[ClientId, bytes]:
+    ) -> dict[ClientId, Parcel]:
         """Keep the large ones of the states that a map left; the small ones travel at once."""
-        small: dict[ClientId, bytes] = {}
+        small: dict[ClientId, Parcel] = {}
         for done, state in left:
             if sum(done.state_bytes.values()) <= STATE_BYTES:
-                small[done.client] = pickle_answer(dict(state))
+                small[done.client] = pack_state(state)
             else:
                 self.states.setdefault(number, {})[done.client] = dict(state)
         return small
@@ -155,8 +155,12 @@ class ClientActor:
             self.states.pop(number, None)
 
     def listen(self, key: bytes, folder: str) -> str:
-        """The address, in a folder of the caller's, of a line on which `run` is called."""
-        return serve_method(self.run, key, folder)
+        """The address, in a folder of the caller's, of a line on which `serve` is called."""
+        return serve_method(self.serve, key, folder)
+
+    def serve(self, method: str, *arguments: object) -> object:
+        """A call of one of the others, by line."""
+        return getattr(self, method)(*arguments)
 
     def take_board(self, board: list[ActorHandle]) -> None:
         """Know where to leave word of visits that are over their time."""

@@ -173,4 +173,4 @@ class MapInFlight:
                 # Of all: one that is made again may lie elsewhere than before.
                 self.pages[outcome.client] = answer.pages.get(outcome.client, {})
         self.stored |= {**call.collected, **answer.kept}
-        self.stored |= {client: Packed(state) for client, state in answer.states.items()}
+        self.stored |= {client: Packed.of(state) for client, state in answer.states.items()}

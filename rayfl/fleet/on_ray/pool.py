@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import ray
 from ray.actor import ActorHandle
@@ -14,7 +14,7 @@ from rayfl.errors import ResourceError
 from rayfl.fleet.host import current_core
 from rayfl.fleet.on_ray.ray_calls import DEATHS, RayAnswer, find_ready, gather_answers, wait_for_ray
 from rayfl.fleet.on_ray.socket_calls import SHORT_CALLS, SHORT_SECONDS, SocketLine
-from rayfl.fleet.on_ray.transport import PlaceDied, drop_traceback
+from rayfl.fleet.on_ray.transport import Pending, PlaceDied, drop_traceback
 
 log = logging.getLogger("rayfl")
 
@@ -58,6 +58,12 @@ class Place:
         """Take note of how long a call worked; whether its calls are short by now."""
         self.short_calls = self.short_calls + 1 if seconds < SHORT_SECONDS else 0
         return self.short_calls >= SHORT_CALLS
+
+    def ask(self, method: str, *arguments: object) -> Pending[Any]:
+        """Call the actor for something small that takes a moment, by line if there is one."""
+        if self.line is not None:
+            return self.line.call([method, *arguments])
+        return RayAnswer(getattr(self.actor, method).remote(*arguments))
 
     def dismiss(self) -> None:
         """The actor goes, wherever it is."""

@@ -112,8 +112,13 @@ class GatheredSums(WayToMean):
         return placed.small
 
     def run(self, placed: PlacedMean) -> Handle:
-        partials = gather_answers(ask_for_partials(placed.mean, placed.parts))
-        return Inlined(freeze_array(finish_mean(partials, placed.mean.total)))
+        mean = placed.mean
+        asked = [
+            place.ask("partial", mean.key, weights, mean.grid)
+            for place, weights in placed.parts.items()
+        ]
+        partials = [pending.take() for pending in asked]
+        return Inlined(freeze_array(finish_mean(partials, mean.total)))
 
 
 class SharedMemory(WayToMean):

@@ -9,28 +9,28 @@ while they wait, which takes a processor from those that train.) It carries valu
 
 from __future__ import annotations
 
-import hmac
 import logging
 import pickle
 import secrets
 import select
 import shutil
 import socket
-import struct
 import tempfile
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import ray
 from ray.actor import ActorHandle
 
-from rayfl.fleet.on_ray.calls import Answer, Call
+from rayfl.fleet.on_ray.calls import Answer, Call, Inputs
 from rayfl.fleet.on_ray.ray_calls import gather_answers
-from rayfl.fleet.on_ray.transport import CallFailed, Pending, PlaceDied
+from rayfl.fleet.on_ray.transport import CallFailed, Found, Pending, PlaceDied
+from rayfl.fleet.on_ray.values import Parcel
+from rayfl.fleet.on_ray.wire import LEAST_BYTES, Lay, answer_wire, open_wire
 
 if TYPE_CHECKING:
     from rayfl.fleet.on_ray.pool import Place
@@ -38,14 +38,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("rayfl")
 
 LINE_ENDS = (EOFError, ConnectionError)
-HEADER = struct.Struct("!Q")
 KEY_BYTES = 16
 SHORT_SECONDS = 0.05
 SHORT_CALLS = 3  # in a row, of one actor; then it gets a line
 
 
 class SocketLine:
-    """Calls of one method of an actor's, one at a time."""
+    """Calls of an actor's `serve`, one at a time."""
 
     def __init__(self, actor: ActorHandle) -> None:
         key = secrets.token_bytes(KEY_BYTES)
@@ -56,25 +55,25 @@ class SocketLine:
             weakref.finalize(self, self.socket.close)
             try:
                 self.socket.connect(address)
-                self.socket.sendall(key)
+                self.wire = open_wire(self.socket, key)
             except OSError as error:
                 raise PlaceDied.shown_by(error) from None
         self.owes = False
 
-    def call(self, arguments: Sequence[object]) -> SocketAnswer:
+    def call(self, arguments: Sequence[object]) -> SocketAnswer[Any]:
         """Whoever waited for the last answer may have given up; it is not to be taken for this
         one's."""
         # A line that has ended says so when the answer is taken.
         with suppress(*LINE_ENDS):
             if self.owes:
                 self.hear()
-            send_message(self.socket, ray.cloudpickle.dumps(arguments))
+            self.wire.send(arguments, pickle_call)
         self.owes = True
         return SocketAnswer(self)
 
     def hear(self) -> tuple[bool, object]:
         """The next answer, and whether it is one."""
-        well, answer = cast("tuple[bool, object]", receive_message(self.socket))
+        well, answer = cast("tuple[bool, object]", self.wire.receive())
         self.owes = False
         return well, answer
 
@@ -83,29 +82,29 @@ class SocketLine:
         self.socket.close()
 
 
-class SocketAnswer(Pending[Answer]):
+class SocketAnswer(Pending[Found], Generic[Found]):
     """What will be heard on a line."""
 
     def __init__(self, line: SocketLine) -> None:
         self.line = line
 
-    def take(self) -> Answer:
+    def take(self) -> Found:
         try:
             well, found = self.line.hear()
         except LINE_ENDS as error:
             raise PlaceDied.shown_by(error) from None
         if not well:
             raise CallFailed(found)
-        return cast(Answer, found)
+        return cast(Found, found)
 
 
 class SocketCalls:
     """A transport for places that have a line."""
 
-    def post(self, place: Place, call: Call) -> SocketAnswer:
+    def post(self, place: Place, call: Call) -> SocketAnswer[Answer]:
         assert place.line is not None
         packed, _ = call.packed
-        return place.line.call([packed])
+        return place.line.call(["run", packed])
 
     def lay_line(self, place: Place) -> None:
         """Give a place its line."""
@@ -115,7 +114,7 @@ class SocketCalls:
             log.debug("an actor died while a line was laid to it: its next call will tell")
 
 
-def wait_for_socket(answers: Sequence[SocketAnswer]) -> SocketAnswer:
+def wait_for_socket(answers: Sequence[SocketAnswer[Any]]) -> SocketAnswer[Any]:
     """The next one that can be heard."""
     lines = {answer.line.socket.fileno(): answer for answer in answers}
     ears = select.poll()
@@ -153,11 +152,10 @@ def serve_method(method: Callable[..., object], key: bytes, folder: str) -> str:
         with listener:
             line, _ = listener.accept()
         with line, suppress(*LINE_ENDS):
-            if not hmac.compare_digest(receive_exactly(line, KEY_BYTES), key):
-                return
-            while True:
-                arguments = cast("Sequence[object]", receive_message(line))
-                send_message(line, pickle_answer(attempt_call(method, arguments)))
+            wire = answer_wire(line, key)
+            while wire is not None:
+                arguments = cast("Sequence[object]", wire.receive())
+                wire.send(attempt_call(method, arguments), pickle_answer)
 
     threading.Thread(target=attend, name="line", daemon=True).start()
     return address
@@ -171,35 +169,28 @@ def attempt_call(method: Callable[..., object], arguments: Sequence[object]) -> 
         return False, traceback.format_exc()
 
 
-def pickle_answer(value: object) -> bytes:
-    """An answer as bytes; Ray's pickler, which knows what a notebook defines, takes twice as
-    long."""
+def pickle_call(value: object, lay: Lay) -> bytes:
+    """A call as bytes: its phase may be a notebook's, which Ray's pickler knows."""
+    return bytes(ray.cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=lay))
+
+
+def pickle_answer(value: object, lay: Lay | None = None) -> bytes:
+    """An answer as bytes; Ray's pickler takes twice as long."""
     try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=lay)
     except (pickle.PicklingError, AttributeError, TypeError):
+        # Whole: some of it may have been laid aside before this one failed.
         return bytes(ray.cloudpickle.dumps(value))
 
 
-# -- the wire --------------------------------------------------------------------------------------
+def pack_state(state: Inputs) -> Parcel:
+    """A client's state, whose arrays are copied when it is sent."""
+    arrays: list[pickle.PickleBuffer] = []
 
+    def keep(array: pickle.PickleBuffer) -> bool:
+        if array.raw().nbytes < LEAST_BYTES:
+            return True
+        arrays.append(array)
+        return False
 
-def send_message(line: socket.socket, message: bytes) -> None:
-    """In one go: whoever waits wakes up once."""
-    line.sendall(HEADER.pack(len(message)) + message)
-
-
-def receive_message(line: socket.socket) -> object:
-    (size,) = HEADER.unpack(receive_exactly(line, HEADER.size))
-    return pickle.loads(receive_exactly(line, size))
-
-
-def receive_exactly(line: socket.socket, size: int) -> bytearray:
-    """So many bytes, or an EOFError."""
-    found = bytearray(size)
-    view = memoryview(found)
-    while view:
-        count = line.recv_into(view, 0, socket.MSG_WAITALL)
-        if not count:
-            raise EOFError("the other end of a line is gone")
-        view = view[count:]
-    return found
+    return pickle_answer(dict(state), keep), arrays

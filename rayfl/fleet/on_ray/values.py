@@ -39,10 +39,27 @@ class Packed:
     them."""
 
     content: bytes
+    arrays: Sequence[Buffer] = ()
+    """What is in its arrays, which travels without being packed."""
+
+    @classmethod
+    def of(cls, parcel: Parcel) -> Packed:
+        """One that has arrived, in this process's own memory: all of an answer would stay in Ray's
+        store for the least view of it."""
+        content, arrays = parcel
+        return cls(content, [a if isinstance(a, bytearray) else bytes(a) for a in arrays])
 
     @property
     def value(self) -> object:
-        return map_leaves(pickle.loads(self.content), copy_array)
+        return map_leaves(self.unpack(), copy_array)
+
+    @property
+    def parcel(self) -> Parcel:
+        """What stands for it in a call or an answer."""
+        return self.content, [pickle.PickleBuffer(array) for array in self.arrays]
+
+    def unpack(self) -> object:
+        return pickle.loads(self.content, buffers=self.arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +77,10 @@ Handle: TypeAlias = "Inlined | Packed | Remote"
 
 Beside: TypeAlias = "dict[Remote, int]"
 """What travels beside a call's inputs, each once, and its position there."""
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview | pickle.PickleBuffer"
+Parcel: TypeAlias = "tuple[bytes, Sequence[Buffer]]"
+"""The fields of a `Packed`, of which a message holds thousands."""
 
 IN_PLACE = {Inlined, Packed}
 

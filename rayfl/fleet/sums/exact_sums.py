@@ -186,6 +186,9 @@ def _add_plainly(
             odd.append(term.odd(chunk, spare_bits))
             if len(odd[-1]):
                 row[odd[-1]] = 0
+        # Where they are many, the first rows show it.
+        if sum(map(len, odd)) > FEW * len(total):
+            return None
         np.dot(
             np.array([term.weight for term in some]),
             rows[: len(some)],
@@ -193,8 +196,6 @@ def _add_plainly(
         )
         if start:
             np.add(total, spare, out=total)
-    if sum(map(len, odd)) > FEW * len(total):
-        return None
     total += 0.0  # of zeros alone, some products would make a negative one
     return odd
 

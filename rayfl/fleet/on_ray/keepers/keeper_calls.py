@@ -154,7 +154,10 @@ class KeeperCalls:
         # Only a method's own values can be of classes that plain pickle, twice as fast, would not
         # carry.
         dumps = ray.cloudpickle.dumps if batch.inputs or batch.state else pickle.dumps
-        own = dumps((call.number, batch, call.forgotten, call.expected, call.chain, call.limit))
+        own = dumps(
+            (call.number, batch, call.forgotten, call.expected, call.chain, call.limit),
+            pickle.HIGHEST_PROTOCOL,
+        )
         ticket = self._issue_ticket(shard)
         handles = [shard.name_in_post(value) for value in beside]
         at = shard.common.setdefault(common.packed, len(shard.common))
