@@ -430,7 +430,7 @@ def test_states_that_were_collected_are_nowhere_else() -> None:
 
     done = [Done(client, state_bytes={"w": 9}) for client in range(3)] + [Done(3)]
     assert Answer(done).left_at_actor == [0, 1, 2]
-    assert Answer(done, states={0: b""}, kept={2: Inlined(None)}).left_at_actor == [1]
+    assert Answer(done, states={0: (b"", ())}, kept={2: Inlined(None)}).left_at_actor == [1]
 
 
 def test_a_keeper_drops_what_it_never_had() -> None:
