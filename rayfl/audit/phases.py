@@ -103,6 +103,24 @@ def count_labels(
     return Out({"counts": count_transitions(likely, held.given).astype(np.float32)})
 
 
+def count_settled(
+    client: Client,
+    *,
+    heads: Singles,
+    transition: Floats,
+    pattern: Floats,
+    strength: float,
+    sharpness: float,
+) -> Out:
+    """How often each class was written as each label, by mistakes that the client has counted anew
+    until they stay."""
+    held = take_held(client)
+    answers = answer_held(client, held, heads, sharpness)
+    settled = settle_transition(answers, held.given, transition, pattern, strength, SETTLING)
+    likely = infer_classes(answers, settled, held.given)
+    return Out({"counts": count_transitions(likely, held.given).astype(np.float32)})
+
+
 def weigh_sharpness(
     client: Client,
     *,
@@ -111,13 +129,15 @@ def weigh_sharpness(
     pattern: Floats,
     strength: float,
     grid: Sequence[float],
+    rounds: int = SETTLING,
 ) -> Out:
-    """How likely the client's labels are if heads were so much surer than they say."""
+    """How likely the client's labels are if heads were so much surer than they say, with mistakes
+    that are counted anew for so many rounds."""
     held = take_held(client)
     found = []
     for sharpness in grid:
         answers = answer_held(client, held, heads, sharpness)
-        settled = settle_transition(answers, held.given, transition, pattern, strength, SETTLING)
+        settled = settle_transition(answers, held.given, transition, pattern, strength, rounds)
         found.append(measure_likelihood(answers, held.given, settled))
     return Out({"likelihood": found})
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rayfl.arrays import Floats, Ints
+from rayfl.audit.calibration import choose_best, fade, find_floor
 from rayfl.audit.course import choose_trusted
 from rayfl.audit.duplicates import find_duplicates, print_images
 from rayfl.audit.features import deal_folds
@@ -15,7 +16,6 @@ from rayfl.audit.plan import AuditPlan
 from rayfl.audit.shares import Share, estimate_share
 from rayfl.audit.transitions import (
     count_transitions,
-    find_floor,
     find_pattern,
     infer_classes,
     measure_rate,
@@ -154,8 +154,21 @@ def test_only_what_almost_clean_clients_get_wrong_is_the_heads_own(
     rate: float, left: float
 ) -> None:
     counts = 1000 * ((1 - rate) * np.eye(2) + rate * np.eye(2)[::-1])
-    floor = find_floor(counts, find_pattern(counts), 0.0, (0.05, 0.15))
+    floor = find_floor(counts, find_pattern(counts), 0.0, fade(rate, (0.05, 0.15)))
     assert 1 - floor[0, 0] == pytest.approx(left, abs=1e-6)
+
+
+def count(rate: float, samples: int = 400) -> Floats:
+    return samples * ((1 - rate) * np.eye(2) + rate * np.eye(2)[::-1]) / 2
+
+
+def test_the_best_are_those_who_cannot_be_told_from_the_very_best() -> None:
+    # A standard error of a rate of 4 % among 400 is one point.
+    counts = dict(enumerate(map(count, [0.3, 0.048, 0.04, 0.06, 0.5])))
+    assert choose_best(counts, 0.1, 1.0) == [2, 1]
+    assert choose_best(counts, 0.5, 1.0) == [2, 1, 3]
+    assert choose_best(counts, 0.1, 0.0) == [2]
+    assert choose_best({7: count(0.5)}, 0.05, 1.0) == [7]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.8])
