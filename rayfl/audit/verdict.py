@@ -65,6 +65,7 @@ def weigh_evidence(
     samples = judge_samples(evidence, scenario)
     found = [judge_client(client, names[client], evidence, scenario) for client in evidence.clients]
     agreements = measure_agreements(found)
+    twins = list(pair_twins(evidence, scenario))
     return Findings(
         classes=scenario.classes,
         clients=found,
@@ -72,10 +73,10 @@ def weigh_evidence(
         share=join_shares(found),
         rates=list_rates(evidence, scenario.classes),
         ambiguous=list_ambiguous(evidence, scenario.classes),
-        twins=list(pair_twins(evidence, scenario)),
+        twins=twins,
         agreements=agreements,
         sent=evidence.sent,
-        notes=list_federation_notes(found, evidence, scenario.classes),
+        notes=list_federation_notes(found, evidence, scenario.classes, twins),
         seconds=evidence.seconds,
     )
 
