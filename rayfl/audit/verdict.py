@@ -42,6 +42,8 @@ ACCUSED_ABOVE = 0.10
 DOUBTED_BELOW = 0.5
 """An opinion below this speaks against a label."""
 MOST_PAIRS = 12
+LEAST_PAIR = 0.0005
+"""Pairs of classes below it would be shown as nothing."""
 MOST_WORST = 3
 LEAST_OF_CLASS = 5.0
 """Samples that a class has at a client before its share of wrong labels is told."""
@@ -233,7 +235,7 @@ def list_pairs(values: Floats, classes: Sequence[str]) -> list[ClassPair]:
     found = []
     for place in order.tolist():
         row, column = divmod(place, len(classes))
-        if values[row, column] > 0:
+        if values[row, column] >= LEAST_PAIR:
             found.append(ClassPair(classes[row], classes[column], float(values[row, column])))
     return found
 
