@@ -17,6 +17,10 @@ from rayfl.protocol import ClientId
 
 CONFIDENCES: tuple[float, ...] = tuple(np.geomspace(0.5, 4.0, 26).tolist())
 """How much surer heads may be than they say, on the best clients' labels."""
+USUAL_DOUBT = 0.1
+"""Of heads that have learned from enough samples."""
+ENOUGH = 100.0
+"""Samples of a class below which doubt is put down to their number alone."""
 LEAST_RATE = 0.01
 """Rate below which a rate's standard error is not believed."""
 
@@ -62,6 +66,23 @@ def fade(rate: float, edges: Edges) -> float:
     return float(np.clip((high - rate) / (high - low), 0.0, 1.0))
 
 
+def widen_edges(edges: Edges, doubt: float, per_class: float) -> Edges:
+    """Heads that are unsure because they have learned from few samples find fault with clean
+    labels, too: then more counts as almost clean.
+
+    Parameters
+    ----------
+    edges
+        For heads that have learned from enough.
+    doubt
+        Mean chance that heads are wrong, as they say.
+    per_class
+        Samples of a class that they have learned from."""
+    fewness = min(1.0, ENOUGH / max(per_class, 1.0))
+    scale = 1.0 + fewness * max(0.0, doubt / USUAL_DOUBT - 1.0)
+    return edges[0] * scale, edges[1] * scale
+
+
 def find_floor(counts: Floats, pattern: Floats, strength: float, taken: float) -> Floats:
     """M, what heads get wrong themselves: a part of what they find wrong with the best clients.
 
@@ -76,8 +97,3 @@ def find_floor(counts: Floats, pattern: Floats, strength: float, taken: float) -
     """
     away = taken * shrink_transition(counts, pattern, strength) * (1.0 - np.eye(len(counts)))
     return np.asarray(away + np.diag(1.0 - away.sum(axis=1)))
-
-
-def suppose_mistakes(pattern: Floats, rate: float) -> Floats:
-    """T of a client with so many wrong labels, which go wrong as the federation's do."""
-    return np.asarray((1.0 - rate) * np.eye(len(pattern)) + rate * pattern)

@@ -25,7 +25,7 @@ from rayfl.audit.calibration import (
     choose_best,
     fade,
     find_floor,
-    suppose_mistakes,
+    widen_edges,
 )
 from rayfl.audit.duplicates import Duplicate
 from rayfl.audit.features import find_axes, place_samples, send_moments
@@ -191,40 +191,45 @@ class AuditCourse:
 
     def _sharpen(self, heads: Singles) -> float:
         """How much surer heads should be, by the likelihood of what was written."""
-        likelihood = self._weigh(heads, self.evidence.transitions, grid=SHARPNESS)
+        likelihood = self._weigh(heads, self.fleet.clients, grid=SHARPNESS, most=1.0)
         return SHARPNESS[int(np.argmax(likelihood))]
 
-    def _weigh(self, heads: Singles, transitions: Mapping[ClientId, Floats], **how: Any) -> Floats:
-        """How likely labels of these clients are for each of some sharpnesses."""
+    def _weigh(
+        self, heads: Singles, among: Sequence[ClientId], grid: Sequence[float], most: float
+    ) -> Floats:
+        """How likely labels of these clients are for each sharpness of a grid."""
         got = self.fleet.map(
             weigh_sharpness,
-            [*transitions],
-            each={client: {"transition": known} for client, known in transitions.items()},
+            among,
             heads=self._put(heads),
             pattern=self.pattern,
-            strength=self.plan.strength,
-            **how,
+            most=most,
+            grid=grid,
         )
-        return np.sum([out["likelihood"] for out in got.values()], axis=0)
+        return np.asarray(np.sum([out["likelihood"] for out in got.values()], axis=0))
 
     def _calibrate(self, heads: Singles) -> None:
         """How sure heads may be, and what they get wrong themselves, from the best clients."""
         self._begin("measuring the heads' own mistakes")
         plan = self.plan
-        counts = self._settle(heads, self.fleet.clients)
+        counts, doubt = self._settle(heads, self.fleet.clients)
         best = choose_best(counts, plan.best, plan.alike)
-        taken = fade(measure_rate(np.sum([counts[one] for one in best], axis=0)), plan.doubtful)
-        supposed = suppose_mistakes(self.pattern, plan.supposed)
-        likelihood = self._weigh(heads, dict.fromkeys(best, supposed), rounds=0, grid=CONFIDENCES)
+        rate = measure_rate(np.sum([counts[one] for one in best], axis=0))
+        per_class = sum(self.sizes.values()) / self.fleet.classes
+        taken = fade(rate, widen_edges(plan.doubtful, doubt, per_class))
+        likelihood = self._weigh(heads, best, CONFIDENCES, plan.supposed)
         surest = min(CONFIDENCES[int(np.argmax(likelihood))], self.sharpness)
         self.sharpness *= (surest / self.sharpness) ** taken
-        found = self._settle(heads, best)
+        found, _ = self._settle(heads, best)
         whole = np.sum([*found.values()], axis=0)
         self.floor = find_floor(whole, self.pattern, plan.strength, taken)
         self._end("calibration", "counts of a client's classes and likelihoods up, heads down")
 
-    def _settle(self, heads: Singles, among: Sequence[ClientId]) -> dict[ClientId, Floats]:
-        """How often each class was written as each label at these clients, by settled mistakes."""
+    def _settle(
+        self, heads: Singles, among: Sequence[ClientId]
+    ) -> tuple[dict[ClientId, Floats], float]:
+        """How often each class was written as each label at these clients, by settled mistakes; and
+        how unsure heads are."""
         known = self.evidence.transitions
         got = self.fleet.map(
             count_settled,
@@ -235,7 +240,10 @@ class AuditCourse:
             strength=self.plan.strength,
             sharpness=self.sharpness,
         )
-        return {client: np.asarray(out["counts"], np.float64) for client, out in got.items()}
+        counts = {client: np.asarray(out["counts"], np.float64) for client, out in got.items()}
+        sizes = [self.sizes[client] for client in got]
+        doubt = float(np.average([out["doubt"] for out in got.values()], weights=sizes))
+        return counts, doubt
 
     def _vote(self) -> None:
         self._begin("asking clients about each other")

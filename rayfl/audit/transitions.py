@@ -68,9 +68,3 @@ def settle_transition(
         counts = count_transitions(infer_classes(answers, transition, given), given)
         transition = shrink_transition(counts, pattern, strength)
     return transition
-
-
-def measure_likelihood(answers: Floats, given: Ints, transition: Floats) -> float:
-    """log of the chance that these labels were written."""
-    written = (answers * transition[:, given].T).sum(axis=1)
-    return float(np.log(np.maximum(written, TINY)).sum())
