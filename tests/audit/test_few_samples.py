@@ -9,21 +9,21 @@ import rayfl
 from rayfl.audit.story import Audit
 from tests.audit.toys import make_settings
 
-FEW = {"clients": 5, "split": {"train_samples": {"total": 250}}}
+RATES = [0.06, 0.02, 0.08, 0.26, 0.63]
 
 
-def test_clean_labels_of_few_samples_stay() -> None:
-    found: Audit = rayfl.audit(make_settings(**FEW, noise="none"))
-    assert not [client for client in found.findings.clients if client.accused]
-    assert found.findings.samples.flagged.mean() < 0.06
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_shares_of_few_samples_are_near_the_truth(seed: int) -> None:
-    rates = [0.06, 0.02, 0.08, 0.26, 0.63]
-    noise = {"name": "symmetric", "rate": rates}
-    found: Audit = rayfl.audit(make_settings(**FEW, noise=noise, seed=seed))
+@pytest.mark.parametrize("seed", [1, 2])
+def test_twenty_samples_a_site_accuse_not_everybody(seed: int) -> None:
+    settings = make_settings(
+        clients=len(RATES),
+        split={"train_samples": {"total": 100}},
+        noise={"name": "symmetric", "rate": RATES},
+        seed=seed,
+    )
+    found: Audit = rayfl.audit(settings)
     realised = found.subject.scenario.realised
     assert realised is not None
     shares = np.array([client.share.value for client in found.findings.clients])
-    assert np.abs(shares - realised).mean() < 0.06
+    # Heads whose sureness was fitted to these labels are 0.21 and more off.
+    assert np.abs(shares - realised).mean() < 0.15
+    assert len([client for client in found.findings.clients if client.accused]) <= 3
