@@ -14,6 +14,7 @@ from rayfl.audit.own_network import LEARNED, OwnNetwork
 from rayfl.audit.story import Audit
 from rayfl.audit.subject import open_subject
 from rayfl.errors import ConfigError, StorageError
+from rayfl.models.network import Network
 from rayfl.run.result import Result
 from tests.audit.toys import QUICK, make_settings
 
@@ -48,10 +49,12 @@ def test_features_are_what_the_network_s_head_reads(trained: Result) -> None:
     encoder = spec.build(subject.dataset.shape)
     features = encoder.encode(x)
     assert features.shape == (40, encoder.dim)
-    logits = trained.model.head(torch.from_numpy(features)).detach().numpy()
+    network = trained.model
+    assert isinstance(network, Network)
+    logits = network.head(torch.from_numpy(features)).detach().numpy()
     mean, std = (np.array(each, np.float32) for each in (spec.mean, spec.std))
     pixels = torch.from_numpy((x.transpose(0, 3, 1, 2) / 255 - mean) / std).float()
-    whole = trained.model.eval()(pixels).detach().numpy()
+    whole = network.eval()(pixels).detach().numpy()
     assert logits == pytest.approx(whole, abs=1e-4)
     assert spec.std != (1.0,)
 

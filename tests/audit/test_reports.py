@@ -74,10 +74,7 @@ def test_changed_labels_are_told_by_client(made: Audit, twice: Twice) -> None:
 
 
 def test_a_table_without_a_run_on_given_labels_is_told_so(twice: Twice, tmp_path: Path) -> None:
-    labels = twice.corrected.config.labels
-    run(
-        tmp_path, labels=labels.model_dump() if hasattr(labels, "model_dump") else str(labels.table)
-    )
+    run(tmp_path, labels=twice.corrected.config.resolved()["labels"])
     found = read_experiment("rayfl", default_uri(tmp_path))
     page = publish_report(found, tmp_path / "report", []).read_text(encoding="utf-8")
     assert "Without a run on the given labels" in page
