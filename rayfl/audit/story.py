@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rayfl.audit.encoders import choose_encoder
+from rayfl.audit.encoders import COLOURLESS, COLOURS, choose_encoder
 from rayfl.audit.engine import AuditEngine
 from rayfl.audit.findings import Findings
 from rayfl.audit.own_network import LEARNED, OWN, OwnNetwork, describe_own
@@ -19,6 +19,8 @@ from rayfl.audit.verdict import weigh_evidence
 from rayfl.config.schema import Config
 from rayfl.federation.datasets import find_data_root
 from rayfl.fleet.on_ray.connection import connect_ahead
+from rayfl.models.encoders.base import EncoderSpec
+from rayfl.models.encoders.hog import HoG
 from rayfl.run.assembly import build_holdings
 from rayfl.run.places import open_place
 from rayfl.run.progress import Progress, Silent
@@ -158,6 +160,13 @@ def _gather_findings(
     finally:
         progress.close()
     findings = weigh_evidence(evidence, scenario, subject.client_names)
-    if isinstance(plan.encoder, OwnNetwork):
-        return dataclasses.replace(findings, notes=[*findings.notes, LEARNED])
-    return findings
+    notes = [*findings.notes, *note_encoder(plan.encoder, dataset.shape)]
+    return dataclasses.replace(findings, notes=notes)
+
+
+def note_encoder(encoder: EncoderSpec, shape: tuple[int, int, int]) -> Iterator[str]:
+    """What an encoder makes unsure."""
+    if isinstance(encoder, OwnNetwork):
+        yield LEARNED
+    if isinstance(encoder, HoG) and shape[2] == COLOURS:
+        yield COLOURLESS

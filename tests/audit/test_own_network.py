@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import rayfl
+from rayfl.audit.encoders import COLOURLESS
 from rayfl.audit.own_network import LEARNED, OwnNetwork
-from rayfl.audit.story import Audit
+from rayfl.audit.story import Audit, note_encoder
 from rayfl.audit.subject import open_subject
 from rayfl.errors import ConfigError, StorageError
+from rayfl.models.encoders.hog import HoG
 from rayfl.models.network import Network
 from rayfl.run.result import Result
 from tests.audit.toys import QUICK, make_settings
@@ -57,6 +59,12 @@ def test_features_are_what_the_network_s_head_reads(trained: Result) -> None:
     whole = network.eval()(pixels).detach().numpy()
     assert logits == pytest.approx(whole, abs=1e-4)
     assert spec.std != (1.0,)
+
+
+def test_what_an_encoder_makes_unsure_is_said() -> None:
+    assert [*note_encoder(HoG(), (32, 32, 3))] == [COLOURLESS]
+    assert [*note_encoder(HoG(), (28, 28, 1))] == []
+    assert [*note_encoder(OwnNetwork(run="run"), (32, 32, 3))] == [LEARNED]
 
 
 def test_a_configuration_has_no_network_of_its_own() -> None:

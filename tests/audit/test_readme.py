@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from rayfl.cli import rayfl as command
-from tests.audit.test_odd_sites import CLASSES, fill_site
+from tests.audit.odd_images import CLASSES, fill_site
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
