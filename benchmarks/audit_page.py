@@ -62,6 +62,17 @@ FEW = (
     "know of the samples' chance and not of that of heads that have learned from 500 images: in "
     "development, too, 0.4 to 0.8 of them held the truth."
 )
+PEOPLE = (
+    "- `human` and `gathered`: no aim was set for shares, and they come out too low, with no "
+    "interval that holds the truth. Heads whose sureness is fitted with one rate a client agree "
+    "with mistakes that people share: with the sharper heads of whole matrices, which accuse clean "
+    "sites of few images, the same cell (cifar10, human, seed 0) was 0.040 too low."
+)
+SKEWED = (
+    "- `dirichlet` and `two-classes`: no aim was set. Samples are told apart worse than by "
+    "cleanlab on pooled images, and shares come out too high: trusted clients hold few of the "
+    "classes. More than a third of the clients carry a warning."
+)
 CLEANEST = 4
 """Clients with the lowest rates, of which the bias is told apart."""
 
@@ -289,8 +300,9 @@ def explain(cells: Sequence[Cell]) -> Iterator[str]:
         if not (mean >= aim if rising else mean <= aim):
             yield f"- {what}: {mean:.4f}, aimed at {aim:g}. {find_reason(what, cells)}".rstrip()
     yield from explain_coverage(cells)
-    if choose(cells, None, "few"):
-        yield FEW
+    for kind, told in (("few", FEW), ("human", PEOPLE), ("two-classes", SKEWED)):
+        if choose(cells, None, kind):
+            yield told
 
 
 def explain_coverage(cells: Sequence[Cell]) -> Iterator[str]:
