@@ -141,6 +141,26 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: Head, tmp_path:
     assert stranger.returncode != 0
 
 
+def test_a_submitted_audit_leaves_its_page_and_is_in_mlflow(head: Head, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'audits.db'}"
+    places = [f"tracking.uri={uri}", f"output={tmp_path / 'out'}"]
+    noise = ["clients=4", "partition=iid", "noise.name=symmetric", "noise.rate=[0,0,0,0.7]"]
+    job = ["python", "jobs/audit.py", "configs/quickstart.yaml", *noise, *places, "--folds", "2"]
+    process = submit(head, *job)
+    said = process.communicate()[0]
+    assert process.returncode == 0, said
+    assert "succeeded" in said
+    (folder,) = (tmp_path / "out" / "audits").iterdir()
+    assert (folder / "index.html").is_file()
+    assert f"page   {folder / 'index.html'}" in said
+    table = json.loads((folder / "clients.json").read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert [row["client"] for row in rows if row["verdict"] == "wrong labels"] == [3]
+    client = open_client(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("rayfl").experiment_id])
+    assert (run.info.status, run.data.tags["kind"]) == ("FINISHED", "audit")
+
+
 def test_a_shell_that_knows_no_more_than_the_address_drives_a_run(
     head: Head, tmp_path: Path
 ) -> None:

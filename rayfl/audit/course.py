@@ -5,7 +5,8 @@ of them.
 2. Heads for all folds are trained on everybody. Whose labels agree best with what heads say that
    never saw them is trusted, and heads are trained on the trusted alone.
 3. With these, everybody's mistakes are counted, and heads are trained on everybody again, knowing
-   them. Counting and training take turns.
+   them. Counting and training take turns. Then the clients whose labels look best say how sure
+   heads may be, and what they get wrong themselves.
 4. Clients vote on each other's samples, classes span subspaces, and every client concludes.
 
 Every step is a mean of what clients send; it is the same as if all samples lay in one place."""
@@ -19,6 +20,13 @@ from typing import Any
 import numpy as np
 
 from rayfl.arrays import Floats
+from rayfl.audit.calibration import (
+    CONFIDENCES,
+    choose_best,
+    fade,
+    find_floor,
+    widen_edges,
+)
 from rayfl.audit.duplicates import Duplicate
 from rayfl.audit.features import find_axes, place_samples, send_moments
 from rayfl.audit.heads import HeadDescent, Singles
@@ -27,6 +35,7 @@ from rayfl.audit.phases import (
     compare_labels,
     conclude,
     count_labels,
+    count_settled,
     hear_votes,
     send_slope,
     send_spans,
@@ -34,7 +43,7 @@ from rayfl.audit.phases import (
     weigh_sharpness,
 )
 from rayfl.audit.plan import AuditPlan
-from rayfl.audit.transitions import find_floor, find_pattern, measure_rate, shrink_transition
+from rayfl.audit.transitions import find_pattern, measure_rate, shrink_transition
 from rayfl.fleet.base import BaseFleet
 from rayfl.protocol import ClientId, Ref, Replies, Report
 
@@ -104,6 +113,7 @@ class AuditCourse:
         first = self._warm_up()
         trusted = self._choose_trusted(first)
         heads = self._learn_mistakes(trusted)
+        self._calibrate(heads)
         self._vote()
         self._conclude(heads, trusted, self._span())
         return self.evidence
@@ -173,7 +183,6 @@ class AuditCourse:
         shared = {"heads": self._put(heads), "sharpness": self.sharpness}
         got = self.fleet.map(count_labels, each, each=each, **shared)
         counts = {client: np.asarray(out["counts"], np.float64) for client, out in got.items()}
-        self.floor = self._find_floor(counts)
         self.pattern = find_pattern(np.sum([*counts.values()], axis=0))
         self.evidence.transitions = {
             client: shrink_transition(found, self.pattern, self.plan.strength)
@@ -182,30 +191,59 @@ class AuditCourse:
 
     def _sharpen(self, heads: Singles) -> float:
         """How much surer heads should be, by the likelihood of what was written."""
-        known = self.evidence.transitions
+        likelihood = self._weigh(heads, self.fleet.clients, grid=SHARPNESS, most=1.0)
+        return SHARPNESS[int(np.argmax(likelihood))]
+
+    def _weigh(
+        self, heads: Singles, among: Sequence[ClientId], grid: Sequence[float], most: float
+    ) -> Floats:
+        """How likely labels of these clients are for each sharpness of a grid."""
         got = self.fleet.map(
             weigh_sharpness,
-            self.fleet.clients,
-            each={client: {"transition": known[client]} for client in self.fleet.clients},
+            among,
+            heads=self._put(heads),
+            pattern=self.pattern,
+            most=most,
+            grid=grid,
+        )
+        return np.asarray(np.sum([out["likelihood"] for out in got.values()], axis=0))
+
+    def _calibrate(self, heads: Singles) -> None:
+        """How sure heads may be, and what they get wrong themselves, from the best clients."""
+        self._begin("measuring the heads' own mistakes")
+        plan = self.plan
+        counts, doubt = self._settle(heads, self.fleet.clients)
+        best = choose_best(counts, plan.best, plan.alike)
+        rate = measure_rate(np.sum([counts[one] for one in best], axis=0))
+        per_class = sum(self.sizes.values()) / self.fleet.classes
+        taken = fade(rate, widen_edges(plan.doubtful, doubt, per_class))
+        likelihood = self._weigh(heads, best, CONFIDENCES, plan.supposed)
+        surest = min(CONFIDENCES[int(np.argmax(likelihood))], self.sharpness)
+        self.sharpness *= (surest / self.sharpness) ** taken
+        found, _ = self._settle(heads, best)
+        whole = np.sum([*found.values()], axis=0)
+        self.floor = find_floor(whole, self.pattern, plan.strength, taken)
+        self._end("calibration", "counts of a client's classes and likelihoods up, heads down")
+
+    def _settle(
+        self, heads: Singles, among: Sequence[ClientId]
+    ) -> tuple[dict[ClientId, Floats], float]:
+        """How often each class was written as each label at these clients, by settled mistakes; and
+        how unsure heads are."""
+        known = self.evidence.transitions
+        got = self.fleet.map(
+            count_settled,
+            among,
+            each={client: {"transition": known[client]} for client in among},
             heads=self._put(heads),
             pattern=self.pattern,
             strength=self.plan.strength,
-            grid=SHARPNESS,
+            sharpness=self.sharpness,
         )
-        whole = np.sum([out["likelihood"] for out in got.values()], axis=0)
-        return SHARPNESS[int(np.argmax(whole))]
-
-    def _find_floor(self, counts: Mapping[ClientId, Floats]) -> Floats:
-        """What heads get wrong of the clients whose labels look best."""
-        order = sorted(counts, key=lambda client: (measure_rate(counts[client]), client))
-        wanted = self.plan.best * sum(self.sizes.values())
-        best = np.zeros_like(counts[order[0]])
-        for client in order:
-            if best.sum() >= wanted:
-                break
-            best += counts[client]
-        pattern = find_pattern(np.sum([*counts.values()], axis=0))
-        return find_floor(best, pattern, self.plan.strength, self.plan.doubtful)
+        counts = {client: np.asarray(out["counts"], np.float64) for client, out in got.items()}
+        sizes = [self.sizes[client] for client in got]
+        doubt = float(np.average([out["doubt"] for out in got.values()], weights=sizes))
+        return counts, doubt
 
     def _vote(self) -> None:
         self._begin("asking clients about each other")

@@ -49,7 +49,7 @@ def tell_interval(share: Share, wrong: bool) -> PageCell:
         f'</i><u style="left:{share.value * 99:.1f}%"></u></span>'
     )
     figures = f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%})"
-    return PageCell(f"{bar} {figures}", repr(share.value))
+    return PageCell(f"{bar} {figures}", repr(share.value), "text")
 
 
 def tell_verdict(verdict: str) -> PageCell:

@@ -13,7 +13,7 @@ from rayfl.audit.shares import Share
 from rayfl.protocol import ClientId
 
 if TYPE_CHECKING:
-    from rayfl.audit.findings import ClientFinding
+    from rayfl.audit.findings import ClientFinding, Twins
 
 FEW = 50
 """Samples below which a client is called small."""
@@ -80,7 +80,10 @@ def _note_disagreement(share: Share, single: Mapping[str, float]) -> Iterator[st
 
 
 def list_federation_notes(
-    found: Sequence[ClientFinding], evidence: Evidence, classes: Sequence[str]
+    found: Sequence[ClientFinding],
+    evidence: Evidence,
+    classes: Sequence[str],
+    twins: Sequence[Twins],
 ) -> list[str]:
     """What a reader must know before all figures."""
     return [
@@ -88,6 +91,7 @@ def list_federation_notes(
         *_note_majority(found),
         *_note_missing(evidence, classes),
         *_note_lonely(found),
+        *_note_twins(twins),
     ]
 
 
@@ -121,3 +125,25 @@ def _note_missing(evidence: Evidence, classes: Sequence[str]) -> Iterator[str]:
 def _note_lonely(found: Sequence[ClientFinding]) -> Iterator[str]:
     if len(found) == 1:
         yield "There is one client: nobody else can judge its labels."
+
+
+def _note_twins(twins: Sequence[Twins]) -> Iterator[str]:
+    within = [twin for twin in twins if twin.client == twin.other_client]
+    across = [twin for twin in twins if twin.client != twin.other_client]
+    if across:
+        yield (
+            f"Near duplicates at different clients: {_count_twins(across)}. Where labels differ, "
+            "one of the two is wrong or the image shows both."
+        )
+    if within:
+        yield (
+            f"Near duplicates at one client: {_count_twins(within)}. Heads may have seen the twin "
+            "of what they judge, so that a wrong label that both have can look right."
+        )
+
+
+def _count_twins(twins: Sequence[Twins]) -> str:
+    """How many pairs, and of how many the labels differ."""
+    differ = sum(not twin.same_label for twin in twins)
+    noun = "pair" if len(twins) == 1 else "pairs"
+    return f"{len(twins):,} {noun}, {differ:,} with different labels"

@@ -24,7 +24,13 @@ from rayfl.audit.html import (
     tell_verdict,
 )
 from rayfl.audit.subject import Subject
-from rayfl.audit.wording import ESTIMATORS, describe_sending, format_bytes, list_headlines
+from rayfl.audit.wording import (
+    ESTIMATORS,
+    describe_sending,
+    format_bytes,
+    list_headlines,
+    name_worst,
+)
 from rayfl.plots.style import render_svg
 from rayfl.report.page import POLICY, PageSection
 
@@ -36,6 +42,8 @@ MOST_SUSPECTS = 500
 MOST_TWINS = 100
 SUSPECTS = "suspects-table"
 THUMB = 56
+LEAST_WIDTH = 440
+"""Pixels that a figure is not made narrower than, so that its words can be read."""
 
 
 @dataclass(frozen=True)
@@ -122,17 +130,15 @@ def _format_clients(content: PageContent) -> str:
     rows = []
     for client in sorted(findings.clients, key=lambda client: -client.share.value):
         mine = findings.samples.clients == client.client
-        worst = ", ".join(f"{label} {rate:.0%}" for label, rate in client.worst)
         rows.append(
             {
                 "client": tell_text(client.name),
-                "samples": tell_count(client.samples),
                 "wrong labels": tell_interval(client.share, client.accused),
                 "verdict": tell_verdict(client.verdict),
                 "trust": tell_number(client.trust.value),
+                "samples": tell_count(client.samples),
                 "flagged": tell_count(int(findings.samples.flagged[mine].sum())),
-                "worst labels": tell_text(worst),
-                "notes": tell_text(" ".join(client.notes), "notes"),
+                "worst labels": tell_text(name_worst(client), "long"),
             }
         )
     reading = (
@@ -140,7 +146,18 @@ def _format_clients(content: PageContent) -> str:
         "where they are no better than drawn at random."
     )
     table = format_table(rows, "Clients")
-    return f'{table}<p class="soft">{reading}</p>{_format_figure(content, "shares")}'
+    notes = _format_client_notes(findings)
+    return f'{table}<p class="soft">{reading}</p>{notes}{_format_figure(content, "shares")}'
+
+
+def _format_client_notes(findings: Findings) -> str:
+    """What makes the figures of single clients unsure, by client."""
+    items = ""
+    for client in findings.clients:
+        if client.notes:
+            told = escape(" ".join(client.notes))
+            items += f"<dt>{escape(client.name)}</dt><dd>{told}</dd>"
+    return f'<h3>What is unsure</h3><dl class="facts">{items}</dl>' if items else ""
 
 
 def _format_figure(content: PageContent, name: str) -> str:
@@ -149,7 +166,8 @@ def _format_figure(content: PageContent, name: str) -> str:
     figure = content.figures[name]
     drawn = render_svg(figure).replace("<svg", f'<svg role="img" aria-label="{name}"', 1)
     width = int(figure.get_figwidth() * 92)
-    return f'<figure><div class="still" style="--most:{width}px">{drawn}</div></figure>'
+    sizes = f"--most:{width}px;--least:{LEAST_WIDTH}px"
+    return f'<figure><div class="still" style="{sizes}">{drawn}</div></figure>'
 
 
 # -- samples ---------------------------------------------------------------------------------------
@@ -210,7 +228,8 @@ def _show_image(content: PageContent, place: int) -> PageCell:
     buffer = io.BytesIO()
     open_image(content.subject.dataset.train.x[row], THUMB).save(buffer, format="PNG")
     letters = base64.b64encode(buffer.getvalue()).decode()
-    return PageCell(f'<img alt="" loading="lazy" src="data:image/png;base64,{letters}">')
+    image = f'<img alt="" loading="lazy" src="data:image/png;base64,{letters}">'
+    return PageCell(image, "", "text")
 
 
 def _format_sheet(content: PageContent) -> str:

@@ -20,12 +20,11 @@ from rayfl.audit.opinions import (
     split_losses,
     take_given,
 )
-from rayfl.audit.shares import estimate_share
+from rayfl.audit.shares import estimate_share, weigh_rates
 from rayfl.audit.transitions import (
     count_transitions,
     find_pattern,
     infer_classes,
-    measure_likelihood,
     settle_transition,
 )
 from rayfl.estimate.lid import mean_lid
@@ -103,22 +102,40 @@ def count_labels(
     return Out({"counts": count_transitions(likely, held.given).astype(np.float32)})
 
 
-def weigh_sharpness(
+def count_settled(
     client: Client,
     *,
     heads: Singles,
     transition: Floats,
     pattern: Floats,
     strength: float,
+    sharpness: float,
+) -> Out:
+    """How often each class was written as each label, by mistakes that the client has counted anew
+    until they stay; and how unsure heads are."""
+    held = take_held(client)
+    answers = answer_held(client, held, heads, sharpness)
+    settled = settle_transition(answers, held.given, transition, pattern, strength, SETTLING)
+    likely = infer_classes(answers, settled, held.given)
+    counts = count_transitions(likely, held.given).astype(np.float32)
+    return Out({"counts": counts, "doubt": float(1.0 - answers.max(axis=1).mean())})
+
+
+def weigh_sharpness(
+    client: Client,
+    *,
+    heads: Singles,
+    pattern: Floats,
+    most: float,
     grid: Sequence[float],
 ) -> Out:
-    """How likely the client's labels are if heads were so much surer than they say."""
+    """How likely the client's labels are if heads were so much surer than they say, each time with
+    the rate of wrong labels that suits them best."""
     held = take_held(client)
     found = []
     for sharpness in grid:
         answers = answer_held(client, held, heads, sharpness)
-        settled = settle_transition(answers, held.given, transition, pattern, strength, SETTLING)
-        found.append(measure_likelihood(answers, held.given, settled))
+        found.append(float(weigh_rates(answers, pattern, held.given, most).max()))
     return Out({"likelihood": found})
 
 

@@ -46,9 +46,14 @@ class AuditPlan(Algorithm):
     """Steps on all clients, knowing their mistakes, after each count."""
     strength: NonNegative = 10.0
     """Samples of a class that the federation's ways to go wrong count in a client's matrix."""
-    best: Fraction = 0.1
+    best: Fraction = 0.05
     """Share of all samples, of the clients whose labels look best, that heads' own mistakes are
-    measured on."""
+    measured on at least."""
+    alike: NonNegative = 0.5
+    """Standard errors of the best client's rate within which another's is as good."""
+    supposed: Fraction = 0.02
+    """Rate of wrong labels that the best clients have at most where it is measured how sure heads
+    may be."""
     doubtful: tuple[Fraction, Fraction] = (0.05, 0.15)
     """Rates of these clients between which what is wrong with them ceases to be the heads' own."""
     spread: NonNegative = 0.01

@@ -54,8 +54,7 @@ def estimate_share(
     from scipy.special import ndtr
 
     samples = len(given)
-    right = answers[np.arange(samples), given]
-    wrong = (answers * pattern[:, given].T).sum(axis=1)
+    right, wrong = compare_written(answers, pattern, given)
     both = GRID[:, None] * wrong + (1 - GRID[:, None]) * right
     log_likelihood = np.log(np.maximum(both, TINY)).sum(axis=1)
     weights = np.exp(log_likelihood - log_likelihood.max())
@@ -68,3 +67,22 @@ def estimate_share(
     value = float(weights @ means)
     low, high = np.interp([(1 - coverage) / 2, (1 + coverage) / 2], below, CUTS)
     return Share(value, *(float(np.clip(edge, 0.0, 1.0)) for edge in (low, high)))
+
+
+def compare_written(answers: Floats, pattern: Floats, given: Ints) -> tuple[Floats, Floats]:
+    """How likely each label is if it is right, and if it is wrong."""
+    return answers[np.arange(len(given)), given], (answers * pattern[:, given].T).sum(axis=1)
+
+
+def weigh_rates(answers: Floats, pattern: Floats, given: Ints, most: float = 1.0) -> Floats:
+    """log L of the rates of the grid up to some rate.
+
+    Parameters
+    ----------
+    answers, pattern, given
+        As for `estimate_share`.
+    most
+        The largest rate."""
+    right, wrong = compare_written(answers, pattern, given)
+    rates = GRID[most + TINY >= GRID][:, None]
+    return np.asarray(np.log(np.maximum(rates * wrong + (1 - rates) * right, TINY)).sum(axis=1))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rayfl.audit.encoders import choose_encoder
+from rayfl.audit.encoders import COLOURLESS, COLOURS, choose_encoder
 from rayfl.audit.engine import AuditEngine
 from rayfl.audit.findings import Findings
+from rayfl.audit.own_network import LEARNED, OWN, OwnNetwork, describe_own
 from rayfl.audit.plan import AUDITS, AuditPlan
 from rayfl.audit.subject import Subject, open_subject
 from rayfl.audit.verdict import weigh_evidence
 from rayfl.config.schema import Config
 from rayfl.federation.datasets import find_data_root
 from rayfl.fleet.on_ray.connection import connect_ahead
+from rayfl.models.encoders.base import EncoderSpec
+from rayfl.models.encoders.hog import HoG
 from rayfl.run.assembly import build_holdings
 from rayfl.run.places import open_place
 from rayfl.run.progress import Progress, Silent
@@ -70,7 +74,8 @@ def audit(
     config : Config, mapping, str or Path
         A configuration, the plain values of one, or the directory of a run.
     plan : AuditPlan or mapping, optional
-        Settings of the audit by name; by default the encoder is chosen by the images.
+        Settings of the audit by name; by default the encoder is chosen by the images. The encoder
+        `own` is the network that the audited run has left.
     directory : Path or str, optional
         Where tables, pages and figures go; without it none are written.
     local : bool
@@ -95,7 +100,7 @@ def audit(
     plain = _plain_fleet(config)
     with stop_on_signals(stop) as stop, connect_ahead(plain, address):
         subject = open_subject(config)
-        chosen = make_plan(plan, subject.dataset.shape)
+        chosen = make_plan(plan, subject)
         findings = _gather_findings(subject, chosen, not local, address, progress or Silent(), stop)
     seconds = time.perf_counter() - started
     made = Audit(findings, subject, chosen, seconds)
@@ -108,11 +113,13 @@ def audit(
     return Audit(findings, subject, chosen, seconds, where)
 
 
-def make_plan(plan: AuditPlan | Mapping[str, Any] | None, shape: tuple[int, int, int]) -> AuditPlan:
+def make_plan(plan: AuditPlan | Mapping[str, Any] | None, subject: Subject) -> AuditPlan:
     """The settings of an audit, with an encoder that suits the images."""
     if isinstance(plan, AuditPlan):
         return plan
-    settings = {"encoder": choose_encoder(shape), **(plan or {})}
+    settings = {"encoder": choose_encoder(subject.dataset.shape), **(plan or {})}
+    if settings["encoder"] in (OWN, {"name": OWN}):
+        settings["encoder"] = describe_own(subject)
     found: AuditPlan = AUDITS.build({"name": "audit", **settings})
     return found
 
@@ -152,4 +159,14 @@ def _gather_findings(
             evidence = place.run(engine, emit)
     finally:
         progress.close()
-    return weigh_evidence(evidence, scenario, subject.client_names)
+    findings = weigh_evidence(evidence, scenario, subject.client_names)
+    notes = [*findings.notes, *note_encoder(plan.encoder, dataset.shape)]
+    return dataclasses.replace(findings, notes=notes)
+
+
+def note_encoder(encoder: EncoderSpec, shape: tuple[int, int, int]) -> Iterator[str]:
+    """What an encoder makes unsure."""
+    if isinstance(encoder, OwnNetwork):
+        yield LEARNED
+    if isinstance(encoder, HoG) and shape[2] == COLOURS:
+        yield COLOURLESS

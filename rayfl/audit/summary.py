@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rayfl.audit.findings import ClientFinding, Findings
 from rayfl.audit.subject import Subject
-from rayfl.audit.wording import format_bytes
+from rayfl.audit.wording import format_bytes, name_worst
 
 MOST_CLIENTS = 30
 """More clients than this are told by the best and the worst."""
@@ -56,10 +56,9 @@ def _list_clients(findings: Findings) -> Iterator[str]:
 def _format_client(client: ClientFinding, width: int) -> str:
     value, low, high = client.share
     interval = f"{value:6.1%} ({low:.1%} to {high:.1%})"
-    worst = ", ".join(f"{label} {rate:.0%}" for label, rate in client.worst if rate >= 0.05)
     return (
         f"{client.name:{width}}  {client.samples:7,}  {interval:22}  "
-        f"{client.trust.value:5.2f}  {client.verdict:12}  {worst}"
+        f"{client.trust.value:5.2f}  {client.verdict:12}  {name_worst(client)}"
     ).rstrip()
 
 

@@ -68,32 +68,3 @@ def settle_transition(
         counts = count_transitions(infer_classes(answers, transition, given), given)
         transition = shrink_transition(counts, pattern, strength)
     return transition
-
-
-def measure_likelihood(answers: Floats, given: Ints, transition: Floats) -> float:
-    """log of the chance that these labels were written."""
-    written = (answers * transition[:, given].T).sum(axis=1)
-    return float(np.log(np.maximum(written, TINY)).sum())
-
-
-def find_floor(counts: Floats, pattern: Floats, strength: float, doubtful: Edges) -> Floats:
-    """M, what heads get wrong themselves: the mistakes of those whose labels look best.
-
-    Nobody can tell a head's own mistakes from wrong labels that everybody has. Where the best
-    clients look almost clean, what is left of them is taken for the heads' own; the worse the
-    best ones look, the less of it, and from the upper edge on nothing.
-
-    Parameters
-    ----------
-    counts
-        Of the best clients, (classes, classes).
-    pattern, strength
-        As for `shrink_transition`.
-    doubtful
-        Rates of the best clients between which the floor fades.
-    """
-    rate = measure_rate(counts)
-    low, high = doubtful
-    taken = float(np.clip((high - rate) / (high - low), 0.0, 1.0))
-    away = taken * shrink_transition(counts, pattern, strength) * (1.0 - np.eye(len(counts)))
-    return np.asarray(away + np.diag(1.0 - away.sum(axis=1)))

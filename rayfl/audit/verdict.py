@@ -42,6 +42,8 @@ ACCUSED_ABOVE = 0.10
 DOUBTED_BELOW = 0.5
 """An opinion below this speaks against a label."""
 MOST_PAIRS = 12
+LEAST_PAIR = 0.0005
+"""Pairs of classes below it would be shown as nothing."""
 MOST_WORST = 3
 LEAST_OF_CLASS = 5.0
 """Samples that a class has at a client before its share of wrong labels is told."""
@@ -65,6 +67,7 @@ def weigh_evidence(
     samples = judge_samples(evidence, scenario)
     found = [judge_client(client, names[client], evidence, scenario) for client in evidence.clients]
     agreements = measure_agreements(found)
+    twins = list(pair_twins(evidence, scenario))
     return Findings(
         classes=scenario.classes,
         clients=found,
@@ -72,10 +75,10 @@ def weigh_evidence(
         share=join_shares(found),
         rates=list_rates(evidence, scenario.classes),
         ambiguous=list_ambiguous(evidence, scenario.classes),
-        twins=list(pair_twins(evidence, scenario)),
+        twins=twins,
         agreements=agreements,
         sent=evidence.sent,
-        notes=list_federation_notes(found, evidence, scenario.classes),
+        notes=list_federation_notes(found, evidence, scenario.classes, twins),
         seconds=evidence.seconds,
     )
 
@@ -232,7 +235,7 @@ def list_pairs(values: Floats, classes: Sequence[str]) -> list[ClassPair]:
     found = []
     for place in order.tolist():
         row, column = divmod(place, len(classes))
-        if values[row, column] > 0:
+        if values[row, column] >= LEAST_PAIR:
             found.append(ClassPair(classes[row], classes[column], float(values[row, column])))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rayfl.audit.findings import Findings
+from rayfl.audit.findings import ClientFinding, Findings
 
 ESTIMATORS: Mapping[str, str] = {
     "disagreement": "share of labels that heads of trusted clients, which never saw the sample, "
@@ -19,6 +19,15 @@ ESTIMATORS: Mapping[str, str] = {
     "expertise": "accuracy of the client's own head on its own labels (FedRN)",
     "reliability": "how reliable others find the client's own head (Dawid and Skene)",
 }
+
+
+LEAST_WORST = 0.05
+"""Share of wrong labels from which on a class is named among a client's worst."""
+
+
+def name_worst(client: ClientFinding) -> str:
+    """A client's worst classes with their shares of wrong labels; nothing where all are right."""
+    return ", ".join(f"{label} {rate:.0%}" for label, rate in client.worst if rate >= LEAST_WORST)
 
 
 def list_headlines(findings: Findings) -> dict[str, str]:

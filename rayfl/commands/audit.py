@@ -22,7 +22,9 @@ from rayfl.commands.json_output import AsJson, print_json
     help="A new folder for tables, figures and the page; by default OUTPUT/audits/NAME.",
 )
 @click.option(
-    "--encoder", metavar="NAME", help="A frozen encoder; by default chosen by the images."
+    "--encoder",
+    metavar="NAME",
+    help="A frozen encoder, by default chosen by the images; `own`: the network of RUN.",
 )
 @click.option("--folds", type=click.IntRange(2), help="Parts that samples are judged in.")
 @click.option("--local", is_flag=True, help="Findings of samples stay in one folder a client.")

@@ -165,7 +165,7 @@ def _run_one(
     from rayfl.run.experiment import run as run_experiment
     from rayfl.run.preflight import prepare_run
     from rayfl.run.progress import choose_doing, progress_for
-    from rayfl.run.standing import read_standing
+    from rayfl.run.standing import tell_standing
 
     plain = read_config(config, overrides)
     # One that is named may be over, and then needs no Ray.
@@ -182,7 +182,7 @@ def _run_one(
     if finished is not None:
         name = finished.directory.name
         click.echo(f"{name} is finished: {finished.rounds} rounds. It came to")
-    for line in (*read_standing(Path(found["run"])), *format_result(found)):
+    for line in (*tell_standing(Path(found["run"])), *format_result(found)):
         click.echo(line)
     for what, command in suggest_next(prepared.config.output, found["experiment"]):
         click.echo(f"{what:{WIDTH}} {command}")

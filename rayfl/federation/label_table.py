@@ -76,7 +76,7 @@ def replace_labels(
     given = scenario.given.copy()
     given[rows[trained]] = classes[trained]
     unknown = np.full(scenario.clients, np.nan)
-    return dataclasses.replace(scenario, given=given, nominal=unknown)
+    return dataclasses.replace(scenario, given=given, nominal=unknown, replaced=scenario.given)
 
 
 def _number_labels(

@@ -91,6 +91,7 @@ class Scenario:
     plan     the settings it was built from, for the record; not part of the hash
     names    what the samples are called and where they are from, or None; not part of the hash
     client_names  what the clients are called, where the partition knows; not part of the hash
+    replaced  the labels that those of a table took the place of, or None; not part of the hash
     """
 
     dataset: DatasetReference
@@ -107,6 +108,7 @@ class Scenario:
     plan: Mapping[str, Any] = field(default_factory=dict)
     names: SampleNames | None = None
     client_names: tuple[str, ...] | None = None
+    replaced: Ints | None = None
 
     def __post_init__(self) -> None:
         check_lengths(self)
@@ -140,8 +142,11 @@ class Scenario:
         return [self.names.sites[site] for site in self.names.site[rows].tolist()]
 
     def without_names(self) -> Scenario:
-        """The same for places that need no names of samples."""
-        return self if self.names is None else dataclasses.replace(self, names=None)
+        """The same for places that train, which need neither names of samples nor earlier
+        labels."""
+        if self.names is None and self.replaced is None:
+            return self
+        return dataclasses.replace(self, names=None, replaced=None)
 
     @cached_property
     def by_owner(self) -> tuple[Ints, Ints]:
@@ -203,6 +208,16 @@ class Scenario:
         sizes = self.sizes()
         wrong = self.count_by_client(~self.correct)
         return np.where(sizes > 0, wrong / np.maximum(sizes, 1), np.nan)
+
+    @property
+    def changed(self) -> Floats | None:
+        """The share of each client's labels that a table changed, nan for an empty one; None where
+        no table took the place of labels."""
+        if self.replaced is None:
+            return None
+        sizes = self.sizes()
+        others = self.count_by_client(self.given != self.replaced)
+        return np.where(sizes > 0, others / np.maximum(sizes, 1), np.nan)
 
     def noise_rate(self, role: Role | None = None) -> float | None:
         """The share of wrong labels over all clients, or in the server's set that has this `role`;

@@ -48,6 +48,7 @@ PLACE = (
     "scenario",
 )
 """Settings that tell repetitions of one thing apart, or nothing."""
+TABLE = "labels.table"
 MOST_SETTINGS = 3
 MOST_RUNS = 10_000
 SQLITE = "sqlite:///"
@@ -156,7 +157,7 @@ def _fetch_run(client: MlflowClient, run: Run) -> Record:
     directory = folder / str(run.info.run_id)
     directory.mkdir()
     there = {file.path for file in client.list_artifacts(run.info.run_id)}
-    for name in ("config.yaml", "arrays.npz", "figures"):
+    for name in ("config.yaml", "arrays.npz", "clients.json", "figures"):
         if name in there:
             client.download_artifacts(run.info.run_id, name, str(directory))
     # The two files that a run's directory has and MLflow has not are made again of what it knows.
@@ -287,7 +288,11 @@ def _title_axis(
 
 def _choose_settings(run: TrackedRun, axis: str) -> Settings:
     """The settings that belong to an axis."""
-    return {key: value for key, value in run.settings.items() if find_owner(key) == axis}
+    own = {key: value for key, value in run.settings.items() if find_owner(key) == axis}
+    if TABLE in own:
+        # Beside `true` and `given` as one of three values, and not as a setting that these lack.
+        own["labels"] = "/".join(Path(own.pop(TABLE)).parts[-2:])
+    return own
 
 
 def _list_differences(

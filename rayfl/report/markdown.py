@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from rayfl.report.corrections import (
+    explain_corrections,
+    find_corrections,
+    list_client_corrections,
+    list_corrections,
+)
 from rayfl.report.ranking import Agreement, measure_agreements
 from rayfl.report.slots import TableSlot
+from rayfl.report.stand_out import list_stand_out
 from rayfl.report.tables import Table, build_table, explain_missing
 from rayfl.report.wording import (
     HEADS,
@@ -41,6 +48,7 @@ def write_markdown(result: StudyResult) -> str:
         lines += [*_write_table(part), ""]
     lines.append(escape_markdown(explain_reading(table)))
     lines += _write_agreements(result)
+    lines += _write_clients(result)
     lines += _write_missing(result)
     lines += _write_commands(result)
     return "\n".join(lines).rstrip() + "\n"
@@ -101,6 +109,27 @@ def _write_agreement(found: Agreement) -> str:
         f"{found.concordant} of {found.pairs}",
     ]
     return write_row(cells)
+
+
+def _write_clients(result: StudyResult) -> Iterator[str]:
+    """Who stands out, and what corrected labels changed."""
+    yield from _write_rows("Clients that stand out", list_stand_out(result))
+    found = find_corrections(result)
+    yield from _write_rows("Corrected labels", list_corrections(found))
+    for note in explain_corrections(found):
+        yield from ("", escape_markdown(note))
+    yield from _write_rows("Corrected labels by client", list_client_corrections(found))
+
+
+def _write_rows(title: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Mappings of equal keys as a table with a heading; nothing where there are none."""
+    if not rows:
+        return
+    yield from ("", f"## {title}", "")
+    yield write_row([*map(escape_markdown, rows[0])])
+    yield write_row(["---"] * len(rows[0]))
+    for row in rows:
+        yield write_row([escape_markdown(text) for text in row.values()])
 
 
 def _write_missing(result: StudyResult) -> Iterator[str]:

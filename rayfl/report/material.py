@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rayfl.federation.dataset import Dataset
     from rayfl.federation.scenario import Scenario
     from rayfl.run.store import Record
+    from rayfl.study.result import StudyResult
 
 MOST_NAME_LETTERS = 60
 
@@ -72,6 +73,15 @@ def iterate_groups(panels: Sequence[Panel]) -> Iterator[tuple[str, Group]]:
     for panel in panels:
         for group in panel.groups:
             yield panel.title, group
+
+
+def iterate_records(result: StudyResult) -> Iterator[tuple[str, int, Record]]:
+    """Every finished run with its title, which names the axes that differ, and its seed."""
+    axes = [axis for axis in result.study.axes if len(result.used(axis)) > 1]
+    for cell in result.cells:
+        title = ", ".join(cell.titles[axis] for axis in axes) or result.study.title
+        for seed, record in sorted(cell.records.items()):
+            yield title, seed, record
 
 
 def join_titles(*parts: str) -> str:

@@ -7,11 +7,19 @@ from html import escape
 from importlib.resources import files
 from typing import NamedTuple
 
+from rayfl.report.corrections import (
+    Correction,
+    explain_corrections,
+    find_corrections,
+    list_client_corrections,
+    list_corrections,
+)
 from rayfl.report.html_figures import format_figures
 from rayfl.report.html_tables import format_agreements, format_rows, format_table
 from rayfl.report.material import Drawing
 from rayfl.report.provenance import collect_facts, list_hashes
 from rayfl.report.ranking import measure_agreements
+from rayfl.report.stand_out import EXPLAINED, list_stand_out
 from rayfl.report.tables import Table, build_table, explain_missing
 from rayfl.report.wording import (
     describe_notes,
@@ -96,6 +104,13 @@ def _list_sections(
         yield PageSection("agreement", heading, format_agreements(result))
     if drawn or lacking:
         yield PageSection("figures", "Figures", format_figures(drawn, lacking))
+    standing = list_stand_out(result)
+    if standing:
+        body = f'{format_rows(standing, "Clients that stand out")}<p class="soft">{EXPLAINED}</p>'
+        yield PageSection("standing", "Clients that stand out", body)
+    corrected = find_corrections(result)
+    if corrected:
+        yield PageSection("corrections", "Corrected labels", _format_corrections(corrected))
     if any(cell.command for cell in result.cells):
         yield PageSection("commands", "Commands", _format_commands(result))
     yield PageSection("provenance", "Provenance", _format_provenance(result))
@@ -125,6 +140,19 @@ def _format_missing(result: StudyResult) -> str:
     for why, cells in explain_missing(result).items():
         items += f"<li>{escape(', '.join(cells))}: {escape(why)}</li>"
     return f"<h3>Without runs</h3><ul>{items}</ul>" if items else ""
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+def _format_corrections(found: list[Correction]) -> str:
+    """Runs on corrected labels beside those on given ones, and what changed at whom."""
+    notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in explain_corrections(found))
+    whole = format_rows(list_corrections(found), "Runs on corrected labels")
+    clients = list_client_corrections(found)
+    if not clients:
+        return whole + notes
+    return f"{whole}{notes}<h3>By client</h3>{format_rows(clients, 'Changed labels by client')}"
 
 
 # -- commands and provenance -----------------------------------------------------------------------

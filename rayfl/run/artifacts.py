@@ -29,7 +29,7 @@ from rayfl.run.engine import Outcome
 from rayfl.run.environment import cpu_capability
 from rayfl.run.figures import draw_run_figures, optional_output
 from rayfl.run.signals import Interrupted
-from rayfl.run.standing import tell_standing
+from rayfl.run.standing import FILE as STANDING, write_standing
 from rayfl.run.summary import summarise_history
 from rayfl.run.tracked_facts import DIGEST_LETTERS, list_datasets, name_test_set, tag_run
 from rayfl.tracking.store import choose_uri
@@ -124,14 +124,14 @@ def conclude_run(
         _save_arrays(directory / "arrays.npz", scenario, outcome)
         _save_result(directory / "result.json", scenario, outcome)
         write_clients(directory, list_clients(scenario, outcome.left, outcome.history))
-        tell_standing(tracker, directory, outcome.left, scenario)
+        write_standing(directory, outcome.left, scenario)
     # One that was taken further has more rounds than it began with.
     tracker.tags({"model_sha256": outcome.sha256, "rounds": str(outcome.rounds)})
     if not tracker.enabled:
         return
     tracker.values(outcome.rounds, summarise_history(outcome.history))
     tracker.artifact(directory / "arrays.npz")
-    _track_clients(tracker, directory / CLIENTS)
+    _track_tables(tracker, directory)
     _track_figures(tracker, config, scenario, outcome)
     with optional_output("the model in MLflow's form"):
         folder = _save_model(directory / "model", recipe, outcome)
@@ -192,10 +192,13 @@ def _list_last(outcome: Outcome) -> dict[str, float]:
     return metrics
 
 
-def _track_clients(tracker: Tracker, path: Path) -> None:
-    """A table of the clients, which MLflow shows as one where a tag says so."""
-    tracker.artifact(path)
-    shown = [{"path": path.name, "type": "table"}]
+def _track_tables(tracker: Tracker, directory: Path) -> None:
+    """Tables of the clients and of those that stand out, which MLflow shows as such where a tag
+    says so."""
+    paths = [path for name in (CLIENTS, STANDING) if (path := directory / name).is_file()]
+    for path in paths:
+        tracker.artifact(path)
+    shown = [{"path": path.name, "type": "table"} for path in paths]
     tracker.tags({"mlflow.loggedArtifacts": json.dumps(shown)})
 
 

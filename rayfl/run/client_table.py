@@ -21,6 +21,8 @@ FILE = "clients.json"
 ESTIMATE = "estimate/"
 """What the names of arrays begin with that say what a method believes of each client."""
 DIVERGED = "clients/diverged/"
+WRONG, CHANGED = "wrong labels", "changed labels"
+"""Columns: shares of a client's labels that are wrong, and that a table of labels changed."""
 
 ClientRow = dict[str, Any]
 
@@ -50,7 +52,9 @@ def list_clients(
         "classes": [int(count) for count in held],
     }
     if scenario.realised is not None:
-        columns["wrong labels"] = [_round_share(share) for share in scenario.realised]
+        columns[WRONG] = [_round_share(share) for share in scenario.realised]
+    if scenario.changed is not None:
+        columns[CHANGED] = [_round_share(share) for share in scenario.changed]
     columns |= _list_estimates(scenario.clients, left)
     lost = [_count_diverged(history, client) for client in range(scenario.clients)]
     if any(lost):
@@ -83,9 +87,13 @@ def _count_diverged(history: Sequence[Mapping[str, Any]], client: int) -> int:
 
 def write_clients(directory: Path, rows: Sequence[ClientRow]) -> Path:
     """Write the table in the form that MLflow shows as one: columns, and rows of values."""
+    return write_rows(directory / FILE, rows)
+
+
+def write_rows(path: Path, rows: Sequence[ClientRow]) -> Path:
+    """Write rows of equal keys as a table of MLflow's."""
     columns = list(rows[0]) if rows else []
     data = [list(row.values()) for row in rows]
-    path = directory / FILE
     write_file(path, json.dumps({"columns": columns, "data": data}))
     return path
 

@@ -80,7 +80,7 @@ def _make_result(record: Record) -> Result:
         sha256=record.sha256,
         scenario_sha256=record.scenario,
         mlflow_run_id=Journal(record.directory).noted().get("run_id"),
-        models=_SavedModel(record, recipe),
+        models=_SavedModel(record),
         confusion=confusion,
         recipe=recipe,
         noise_rate=record.facts.get("noise_rate"),
@@ -92,16 +92,15 @@ def _make_result(record: Record) -> Result:
 class _SavedModel(Mapping[int | None, NDArray[np.float32]]):
     """The model that a run has left, read when it is first asked for."""
 
-    def __init__(self, record: Record, recipe: NetworkRecipe) -> None:
+    def __init__(self, record: Record) -> None:
         self._record = record
-        self._recipe = recipe
         self._weights: NDArray[np.float32] | None = None
 
     def __getitem__(self, client: int | None) -> NDArray[np.float32]:
         if client is not None:
             raise KeyError(client)
         if self._weights is None:
-            self._weights = self._read_weights()
+            self._weights = read_model(self._record)
         return self._weights
 
     def __iter__(self) -> Iterator[int | None]:
@@ -110,24 +109,32 @@ class _SavedModel(Mapping[int | None, NDArray[np.float32]]):
     def __len__(self) -> int:
         return 1
 
-    def _read_weights(self) -> NDArray[np.float32]:
-        """The flat weights of the network in MLflow's form, if they are those of the run."""
-        from rayfl.tracking.saved_model import read_saved_weights
 
-        folder = self._record.directory / "model"
-        try:
-            weights = read_saved_weights(folder)
-        except ValueError as error:
-            raise self._refuse(f"whose weights are damaged ({error})") from None
-        if weights is None:
-            raise self._refuse("which left no model: it was not tracked")
-        digest = hashlib.sha256(b"None" + weights.astype("<f4").tobytes()).hexdigest()
-        if digest != self._record.sha256:
-            raise self._refuse("whose clients have several: only the first was kept")
-        return weights
+def read_model(record: Record) -> NDArray[np.float32]:
+    """The flat weights of the one model that a run has left in MLflow's form, if they are those of
+    the run.
 
-    def _refuse(self, what: str) -> StorageError:
-        directory = self._record.directory
-        rule = "a run that is loaded has left its one model"
-        remedy = f'Take it up again: rayfl.run(result.config, resume="{directory.name}").models'
-        return StorageError(broken(rule, f"{directory.name}, {what}", remedy))
+    Parameters
+    ----------
+    record : Record
+        The finished run.
+    """
+    from rayfl.tracking.saved_model import read_saved_weights
+
+    try:
+        weights = read_saved_weights(record.directory / "model")
+    except ValueError as error:
+        raise _refuse_model(record, f"whose weights are damaged ({error})") from None
+    if weights is None:
+        raise _refuse_model(record, "which left no model: it was not tracked")
+    digest = hashlib.sha256(b"None" + weights.astype("<f4").tobytes()).hexdigest()
+    if digest != record.sha256:
+        raise _refuse_model(record, "whose clients have several: only the first was kept")
+    return weights
+
+
+def _refuse_model(record: Record, what: str) -> StorageError:
+    name = record.directory.name
+    rule = "a run that is loaded has left its one model"
+    remedy = f'Take it up again: rayfl.run(result.config, resume="{name}").models'
+    return StorageError(broken(rule, f"{name}, {what}", remedy))

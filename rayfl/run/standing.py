@@ -3,8 +3,7 @@ the share of their samples that it kept, the share of their labels that it corre
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayfl.arrays import Floats
-from rayfl.durable import write_file
+from rayfl.run.client_table import write_rows
+from rayfl.run.store import Record, read_record
 
 if TYPE_CHECKING:
     from rayfl.federation.scenario import Scenario
     from rayfl.fleet.base import BaseFleet
-    from rayfl.tracking.tracker import Tracker
 
 ESTIMATE = "estimate/"
 KEPT, CORRECTED = "estimate/kept", "estimate/corrected"
@@ -100,24 +99,46 @@ def _list_far(name: str, values: Floats) -> Iterator[dict[str, Any]]:
             }
 
 
-def tell_standing(
-    tracker: Tracker, directory: Path, left: Mapping[str, NDArray[Any]], scenario: Scenario
-) -> None:
-    """Write the table beside the run and into MLflow; nothing where nobody stands out."""
-    rows = [{**row, "name": scenario.name_client(row["client"])} for row in list_standing(left)]
-    if not rows:
-        return
-    write_file(directory / FILE, json.dumps(rows, indent=1))
-    tracker.artifact(directory / FILE)
+def write_standing(
+    directory: Path, left: Mapping[str, NDArray[Any]], scenario: Scenario
+) -> Path | None:
+    """Write the table beside the run, in the form that MLflow shows as one; None where nobody
+    stands out.
+
+    Parameters
+    ----------
+    directory
+        The run's.
+    left
+        As for `list_standing`.
+    scenario
+        What clients are called."""
+    rows = name_standing(left, scenario.client_names)
+    return write_rows(directory / FILE, rows) if rows else None
 
 
-def read_standing(directory: Path) -> list[str]:
+def name_standing(
+    left: Mapping[str, NDArray[Any]], names: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """The rows of `list_standing` with what clients are called."""
+    rows = list_standing(left)
+    for row in rows:
+        client = row["client"]
+        row["client"] = str(client) if names is None else names[client]
+    return rows
+
+
+def read_standing(record: Record) -> list[dict[str, Any]]:
+    """The clients that stand out in a finished run, by what it left."""
+    return name_standing(record.arrays, record.facts.get("client_names"))
+
+
+def tell_standing(directory: Path) -> Iterator[str]:
     """A line for each client that stands out in a finished run."""
-    path = directory / FILE
-    if not path.is_file():
-        return []
-    lines = ["clients that stand out"]
-    for row in json.loads(path.read_text(encoding="utf-8")):
+    record = read_record(directory)
+    rows = [] if record is None else read_standing(record)
+    if rows:
+        yield "clients that stand out"
+    for row in rows:
         told = f"{row['estimate']} {row['value']:.3f}, the median is {row['median']:.3f}"
-        lines.append(f"  {row['name']:24} {told}")
-    return lines
+        yield f"  {row['client']:24} {told}"

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from rayfl.arrays import Floats, Ints
+from rayfl.audit.calibration import choose_best, fade, find_floor, widen_edges
 from rayfl.audit.course import choose_trusted
 from rayfl.audit.duplicates import find_duplicates, print_images
 from rayfl.audit.features import deal_folds
 from rayfl.audit.heads import HeadDescent, Singles, answer_all, answer_unseen, measure_slope
 from rayfl.audit.opinions import ask_neighbours, compare_best, find_confident
 from rayfl.audit.plan import AuditPlan
-from rayfl.audit.shares import Share, estimate_share
+from rayfl.audit.shares import Share, estimate_share, weigh_rates
 from rayfl.audit.transitions import (
     count_transitions,
-    find_floor,
     find_pattern,
     infer_classes,
     measure_rate,
@@ -154,8 +154,37 @@ def test_only_what_almost_clean_clients_get_wrong_is_the_heads_own(
     rate: float, left: float
 ) -> None:
     counts = 1000 * ((1 - rate) * np.eye(2) + rate * np.eye(2)[::-1])
-    floor = find_floor(counts, find_pattern(counts), 0.0, (0.05, 0.15))
+    floor = find_floor(counts, find_pattern(counts), 0.0, fade(rate, (0.05, 0.15)))
     assert 1 - floor[0, 0] == pytest.approx(left, abs=1e-6)
+
+
+def count(rate: float, samples: int = 400) -> Floats:
+    return samples * ((1 - rate) * np.eye(2) + rate * np.eye(2)[::-1]) / 2
+
+
+def test_the_best_are_those_who_cannot_be_told_from_the_very_best() -> None:
+    # A standard error of a rate of 4 % among 400 is one point.
+    counts = dict(enumerate(map(count, [0.3, 0.048, 0.04, 0.06, 0.5])))
+    assert choose_best(counts, 0.1, 1.0) == [2, 1]
+    assert choose_best(counts, 0.5, 1.0) == [2, 1, 3]
+    assert choose_best(counts, 0.1, 0.0) == [2]
+    assert choose_best({7: count(0.5)}, 0.05, 1.0) == [7]
+
+
+def test_unsure_heads_of_few_samples_are_forgiven_and_others_are_not() -> None:
+    edges = (0.05, 0.15)
+    assert widen_edges(edges, 0.1, 20.0) == edges
+    assert widen_edges(edges, 0.3, 50.0) == pytest.approx((0.15, 0.45))
+    assert widen_edges(edges, 0.3, 1000.0)[1] == pytest.approx(0.18)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 0.7])
+def test_the_likeliest_rate_is_the_share_of_wrong_labels(rate: float) -> None:
+    pattern = np.roll(np.eye(4), 1, axis=1)
+    answers, given, true = draw_written(rate)
+    likelihood = weigh_rates(answers, pattern, given)
+    assert likelihood.argmax() / 400 == pytest.approx((given != true).mean(), abs=0.03)
+    assert len(weigh_rates(answers, pattern, given, most=0.02)) == 9
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.8])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rayfl
-from rayfl.run.standing import list_standing, read_standing
+from rayfl.run.standing import list_standing, tell_standing
+from rayfl.tracking.store import default_uri, open_client
 from tests.audit.toys import make_settings
 
 
@@ -32,8 +34,17 @@ def test_a_run_ends_with_the_client_that_its_method_distrusts(tmp_path: Path) ->
         clients=6, noise=noise, method=method, output=str(tmp_path), training=training
     )
     result = rayfl.run({**settings, "tracking": {"enabled": True}})
-    lines = read_standing(result.directory)
+    lines = [*tell_standing(result.directory)]
     assert lines[0] == "clients that stand out"
     assert any(line.split()[0] == "5" and "expertise" in line for line in lines[1:])
     with np.load(result.directory / "arrays.npz") as arrays:
         assert arrays["estimate/kept"].shape == (6,)
+    assert result.mlflow_run_id is not None
+    client = open_client(default_uri(tmp_path))
+    tags = client.get_run(result.mlflow_run_id).data.tags
+    shown = [each["path"] for each in json.loads(tags["mlflow.loggedArtifacts"])]
+    assert shown == ["clients.json", "standing.json"]
+    kept = client.download_artifacts(result.mlflow_run_id, "standing.json", str(tmp_path))
+    table = json.loads(Path(kept).read_text(encoding="utf-8"))
+    estimates = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert ("5", "expertise") in [(row["client"], row["estimate"]) for row in estimates]

@@ -150,7 +150,7 @@ class TorchEncoder:
         shape: Shape,
         sight: Sight,
     ) -> None:
-        _check_statistics(kind, network)
+        refuse_batch_statistics(kind, network)
         height, width, channels = shape
         if channels not in (1, 3):
             rule = f"encoder '{kind}' takes images with 1 or 3 channels"
@@ -229,7 +229,7 @@ def check_pixels(x: RawImages, shape: Shape) -> None:
         raise DataError(broken(rule, f"{x.dtype} {x.shape}", remedy))
 
 
-def _check_statistics(kind: str, network: nn.Module) -> None:
+def refuse_batch_statistics(kind: str, network: nn.Module) -> None:
     """Refuse normalisation by the batch: a feature would then depend on the images beside it."""
     for part in network.modules():
         by_batch = isinstance(part, nn.modules.batchnorm._BatchNorm)

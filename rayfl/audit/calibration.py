@@ -1,0 +1,99 @@
+"""How sure heads may be, and what they get wrong themselves: both from the clients whose labels
+look best.
+
+Nobody can tell a head's own mistakes from wrong labels that everybody has. Where the best clients
+look almost clean, what is left of them is taken for the heads' own; the worse the best ones look,
+the less of it, and from some rate on nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rayfl.arrays import Floats
+from rayfl.audit.transitions import Edges, measure_rate, shrink_transition
+from rayfl.protocol import ClientId
+
+CONFIDENCES: tuple[float, ...] = tuple(np.geomspace(0.5, 4.0, 26).tolist())
+"""How much surer heads may be than they say, on the best clients' labels."""
+USUAL_DOUBT = 0.1
+"""Of heads that have learned from enough samples."""
+ENOUGH = 100.0
+"""Samples of a class below which doubt is put down to their number alone."""
+LEAST_RATE = 0.01
+"""Rate below which a rate's standard error is not believed."""
+
+
+def choose_best(counts: Mapping[ClientId, Floats], least: float, errors: float) -> list[ClientId]:
+    """The clients whose labels look best: the first ones until they hold enough samples, and
+    whoever cannot be told from the very best.
+
+    Parameters
+    ----------
+    counts
+        How often each class was written as each label, by client.
+    least
+        Share of all samples that they hold at least.
+    errors
+        Standard errors of the best rate within which another is no worse."""
+    rates = {client: measure_rate(found) for client, found in counts.items()}
+    order = sorted(rates, key=lambda client: (rates[client], client))
+    first = rates[order[0]]
+    believed = max(first, LEAST_RATE)
+    error = np.sqrt(believed * (1.0 - believed) / max(counts[order[0]].sum(), 1.0))
+    wanted = least * sum(found.sum() for found in counts.values())
+    held = 0.0
+    best = []
+    for client in order:
+        if held >= wanted and rates[client] > first + errors * error:
+            break
+        best.append(client)
+        held += counts[client].sum()
+    return best
+
+
+def fade(rate: float, edges: Edges) -> float:
+    """1 where the best clients look almost clean, 0 where they do not, and a line between.
+
+    Parameters
+    ----------
+    rate
+        Of wrong labels among the best clients' labels, as heads see them.
+    edges
+        Where the line begins and ends."""
+    low, high = edges
+    return float(np.clip((high - rate) / (high - low), 0.0, 1.0))
+
+
+def widen_edges(edges: Edges, doubt: float, per_class: float) -> Edges:
+    """Heads that are unsure because they have learned from few samples find fault with clean
+    labels, too: then more counts as almost clean.
+
+    Parameters
+    ----------
+    edges
+        For heads that have learned from enough.
+    doubt
+        Mean chance that heads are wrong, as they say.
+    per_class
+        Samples of a class that they have learned from."""
+    fewness = min(1.0, ENOUGH / max(per_class, 1.0))
+    scale = 1.0 + fewness * max(0.0, doubt / USUAL_DOUBT - 1.0)
+    return edges[0] * scale, edges[1] * scale
+
+
+def find_floor(counts: Floats, pattern: Floats, strength: float, taken: float) -> Floats:
+    """M, what heads get wrong themselves: a part of what they find wrong with the best clients.
+
+    Parameters
+    ----------
+    counts
+        Of the best clients, (classes, classes).
+    pattern, strength
+        As for `shrink_transition`.
+    taken
+        The part, from `fade`.
+    """
+    away = taken * shrink_transition(counts, pattern, strength) * (1.0 - np.eye(len(counts)))
+    return np.asarray(away + np.diag(1.0 - away.sum(axis=1)))

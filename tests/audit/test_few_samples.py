@@ -1,0 +1,29 @@
+"""A federation of few samples: heads' own mistakes are not put down to its labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rayfl
+from rayfl.audit.story import Audit
+from tests.audit.toys import make_settings
+
+RATES = [0.06, 0.02, 0.08, 0.26, 0.63]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_twenty_samples_a_site_accuse_not_everybody(seed: int) -> None:
+    settings = make_settings(
+        clients=len(RATES),
+        split={"train_samples": {"total": 100}},
+        noise={"name": "symmetric", "rate": RATES},
+        seed=seed,
+    )
+    found: Audit = rayfl.audit(settings)
+    realised = found.subject.scenario.realised
+    assert realised is not None
+    shares = np.array([client.share.value for client in found.findings.clients])
+    # Heads whose sureness was fitted to these labels are 0.21 and more off.
+    assert np.abs(shares - realised).mean() < 0.15
+    assert len([client for client in found.findings.clients if client.accused]) <= 3
