@@ -290,27 +290,38 @@ def test_a_real_ray_begun_ahead(tmp_path: Path) -> None:
 
 
 STOPPING_SCRIPT = """
+import sys
 import time
 import ray
 from rayfl.fleet.on_ray.connection import connect_ray
-stopping, asked = False, []
+stopping, asked, heard = False, [], []
 def is_stopping():
     asked.append(stopping)
     return stopping
+class Listening:
+    # Ray asks for pieces of its own processes, too, which it then does not show.
+    def __init__(self, stream):
+        self.stream = stream
+    def write(self, text):
+        heard.append(text)
+        return self.stream.write(text)
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+sys.stdout = Listening(sys.stdout)
 @ray.remote
 class Talker:
     def talk(self, word):
         print(word, flush=True)
-def tell_and_wait(word):
-    count = len(asked)
-    ray.get(talker.talk.remote(word))
-    while len(asked) == count:
+def wait_until(seen):
+    while not seen():
         time.sleep(0.01)
 with connect_ray(None, is_stopping=is_stopping):
     talker = Talker.remote()
-    tell_and_wait("before")
+    ray.get(talker.talk.remote("before"))
+    wait_until(lambda: "before" in "".join(heard))
     stopping = True
-    tell_and_wait("after")
+    ray.get(talker.talk.remote("after"))
+    wait_until(lambda: True in asked)
 print(asked)
 """
 
