@@ -158,9 +158,8 @@ class Desk:
         return kinds.count("metrics")
 
     def gather(self) -> list[Comparable]:
-        """Models and metrics of all runs, in an order that does not depend on when they ran."""
-        found = [comparable(path.parent) for path in self.folder.glob("out/**/result.json")]
-        return sorted(found, key=lambda one: one[0])
+        """What all runs of the command came to."""
+        return gather_runs(self.folder)
 
     def is_tracked_whole(self) -> bool:
         """Whether the server, if there is one, has every metric of every round once, after `sync`
@@ -193,6 +192,13 @@ class Desk:
             if not key.startswith(NOT_OF_A_ROUND)
             for point in client.get_metric_history(run.info.run_id, key)
         )
+
+
+def gather_runs(folder: Path) -> list[Comparable]:
+    """Models and metrics of all runs of a desk, in an order that does not depend on when they
+    ran."""
+    found = [comparable(path.parent) for path in folder.glob("out/**/result.json")]
+    return sorted(found, key=lambda one: one[0])
 
 
 def _list_files(sortie: Sortie, fleet: str, server: MlflowServer | None) -> dict[str, Any]:

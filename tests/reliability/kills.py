@@ -68,7 +68,7 @@ class Executioner:
     def carry_out(self, sortie: Sortie) -> list[dict[str, Any]]:
         """All kills of a sortie; their lines in the tally."""
         began = time.monotonic()
-        wanted = self._refer_to(sortie)
+        wanted = self.refer_to(sortie)
         desk = Desk(self.folder / f"sortie-{sortie.number}", sortie)
         with desk.opened("ray"):
             life = Life(desk)
@@ -97,7 +97,7 @@ class Executioner:
             for kill, reached in zip(sortie.kills, struck, strict=True)
         ]
 
-    def _refer_to(self, sortie: Sortie) -> list[Comparable]:
+    def refer_to(self, sortie: Sortie) -> list[Comparable]:
         """What the undisturbed command comes to, in one process."""
         kind, method = sortie.kind, sortie.method
         if (kind, method) not in self.references:
