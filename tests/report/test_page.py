@@ -127,7 +127,7 @@ def test_the_page_renders_without_complaint_or_request(seen: Tab, written: Path)
         written.as_uri()
     ]
     assert seen.js("document.title") == "Small & <small>"
-    sections = ["Table", "Figures", "Commands", "Provenance"]
+    sections = ["Table", "Figures", "Clients that stand out", "Commands", "Provenance"]
     assert seen.js("[...document.querySelectorAll('h2')].map((h) => h.textContent)") == sections
     heights = "(f) => f.querySelector('svg, img')?.getBoundingClientRect().height"
     drawn = seen.js(f"[...document.querySelectorAll('figure')].map({heights})")
