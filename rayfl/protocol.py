@@ -167,8 +167,7 @@ class Out:
     state
         What this client, or a neighbour, wants again. States of several maps are merged by key.
     unsent
-        Bytes of the update that a real client would leave out, since the server has them: they are
-        not charged.
+        Bytes of the update that the server has already: a real client leaves them out.
     """
 
     report: Report = field(default_factory=dict)
