@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 
 from rayfl.bits import hold_bits
@@ -167,7 +168,8 @@ def _run_trials(book: Book, tracker: Tracker, say: Say, stop: SweepStop) -> None
         trial_name_creator=name_trial,
         trial_dirname_creator=name_trial,
     )
-    with keep_tune_quiet(), draw_from_seed(sweep.seed + begun), watch_nodes(book, stop):
+    gcs = ray.get_runtime_context().gcs_address
+    with keep_tune_quiet(), draw_from_seed(sweep.seed + begun), watch_nodes(book, stop, gcs):
         tune.Tuner(
             tune.with_resources(TrialActor, sizes),
             param_space=space_of(book, [] if asked else _list_trials(book, trials), tracker.uri),

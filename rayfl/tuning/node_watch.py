@@ -26,15 +26,22 @@ minute of that, with words of its own."""
 
 
 @contextmanager
-def watch_nodes(book: Book, stop: SweepStop) -> Iterator[None]:
+def watch_nodes(book: Book, stop: SweepStop, gcs: str) -> Iterator[None]:
     """Within, the sweep ends with a sentence when no node of its Ray is alive any more.
 
-    Only the main thread can be woken where it waits: a sweep in another one is not watched."""
+    Only the main thread can be woken where it waits: a sweep in another one is not watched.
+
+    Parameters
+    ----------
+    book, stop
+        The sweep's.
+    gcs : str
+        The address of the process that keeps the list of nodes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     over = threading.Event()
-    gcs = ray.get_runtime_context().gcs_address
     thread = threading.Thread(target=_look_again, args=(book, stop, gcs, over), daemon=True)
     thread.start()
     try:

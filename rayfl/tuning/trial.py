@@ -216,7 +216,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         settings = _adorn_settings(self.book, self.trial_name, self.values, self.seed, directory)
         tracked = settings["tracking"].get("enabled", True)
         settings["tracking"]["uri"] = self.config["tracking"] or (
-            find_own_uri() if tracked else None
+            _find_own_uri() if tracked else None
         )
         bundles = [] if self.trial_resources is None else self.trial_resources.bundles
         if self.whole.fleet == "ray" and bundles:
@@ -276,7 +276,7 @@ def _checkpoints_of(config: Config, directory: Path) -> str:
     return config.checkpoint.uri or str(directory / "checkpoints")
 
 
-def find_own_uri() -> str:
+def _find_own_uri() -> str:
     """A store whose URI has credentials, which a sweep writes nowhere: from this node's
     environment. Without it a trial would track into a file of its own, where nobody looks."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
