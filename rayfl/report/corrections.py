@@ -23,7 +23,7 @@ UNKNOWN_TRUTH = (
 
 
 @dataclass(frozen=True)
-class Correction:
+class CorrectedRun:
     """A run on the labels of a table.
 
     Attributes
@@ -50,7 +50,7 @@ class Correction:
         return any(WRONG in row for row in _list_clients(self.run))
 
 
-def find_corrections(result: StudyResult) -> list[Correction]:
+def find_corrections(result: StudyResult) -> list[CorrectedRun]:
     """All runs on the labels of a table, in the order of the report."""
     given = {}
     for _, _, record in iterate_records(result):
@@ -61,7 +61,7 @@ def find_corrections(result: StudyResult) -> list[Correction]:
         labels = record.config.get("labels")
         if isinstance(labels, Mapping):
             before = given.get(_identify(record, labels["over"]))
-            found.append(Correction(title, seed, record, before))
+            found.append(CorrectedRun(title, seed, record, before))
     return found
 
 
@@ -71,7 +71,7 @@ def _identify(record: Record, labels: Any) -> str:
     return repr(sorted({**decisive, "labels": labels}.items()))
 
 
-def list_corrections(found: list[Correction]) -> list[dict[str, str]]:
+def list_corrections(found: list[CorrectedRun]) -> list[dict[str, str]]:
     """A row a run: its labels, what they changed, and its accuracy beside that on given labels."""
     return [
         {
@@ -89,7 +89,7 @@ def list_corrections(found: list[Correction]) -> list[dict[str, str]]:
     ]
 
 
-def list_client_corrections(found: list[Correction]) -> list[dict[str, str]]:
+def list_client_corrections(found: list[CorrectedRun]) -> list[dict[str, str]]:
     """A row a client of every such run, the most changed first."""
     rows = []
     for each in found:
@@ -112,7 +112,7 @@ def list_client_corrections(found: list[Correction]) -> list[dict[str, str]]:
     return rows
 
 
-def explain_corrections(found: list[Correction]) -> list[str]:
+def explain_corrections(found: list[CorrectedRun]) -> list[str]:
     """What a reader of these tables must know."""
     alone = sorted({each.title for each in found if each.before is None})
     notes = []

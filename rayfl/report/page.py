@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from rayfl.report.corrections import (
-    Correction,
+    CorrectedRun,
     explain_corrections,
     find_corrections,
     list_client_corrections,
@@ -145,7 +145,7 @@ def _format_missing(result: StudyResult) -> str:
 # -- clients ---------------------------------------------------------------------------------------
 
 
-def _format_corrections(found: list[Correction]) -> str:
+def _format_corrections(found: list[CorrectedRun]) -> str:
     """Runs on corrected labels beside those on given ones, and what changed at whom."""
     notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in explain_corrections(found))
     whole = format_rows(list_corrections(found), "Runs on corrected labels")

@@ -19,8 +19,6 @@ from rayfl.federation.scenario import open_federation
 from rayfl.fleet.base import BaseFleet, Errand, Spec, WhenDone
 from rayfl.fleet.executor import Done, Holdings, Task, count_bytes, map_leaves
 from rayfl.fleet.inline import InlineFleet
-from rayfl.fleet.replies import FinishedMap
-from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import ClientId, DataRef, Phase, Ref
 from rayfl.run.assembly import build_holdings, build_spec, narrow_scenario, refuse_missing_sets
 from rayfl.run.engine import Engine, Outcome, Record
@@ -182,28 +180,12 @@ class ReceivingFleet(InlineFleet):
         self._fetched = 0
         self._reported = 0
 
-    def execute(
-        self,
-        number: int,
-        phase: Phase,
-        tasks: Tasks,
-        shared: Mapping[str, Any],
-        chain: bool = False,
-    ) -> Executed:
-        done, stored = super().execute(number, phase, tasks, shared, chain)
-        self._note_reports(done.values())
-        return done, stored
-
-    def examine(
-        self,
-        phase: Phase,
-        tasks: Mapping[UpdateId, Task],
-        shared: Mapping[str, Any],
-        maps: Mapping[int, FinishedMap],
-    ) -> list[Done]:
-        done = super().examine(phase, tasks, shared, maps)
-        self._note_reports(done)
-        return done
+    def refuse_errors(self, done: Iterable[Done], lenient: bool = False) -> None:
+        # The outcomes of every map and of every examination come by here.
+        outcomes = list(done)
+        super().refuse_errors(outcomes, lenient)
+        size = sum(count_bytes(outcome.report, private=True) for outcome in outcomes)
+        self._reported = max(self._reported, size)
 
     def get(self, ref: Ref) -> Any:
         value = super().get(ref)
@@ -216,10 +198,6 @@ class ReceivingFleet(InlineFleet):
         self.most_held = max(self.most_held, self._fetched + self._reported)
         self._fetched = self._reported = 0
         return super().take_logged()
-
-    def _note_reports(self, done: Iterable[Done]) -> None:
-        size = sum(count_bytes(outcome.report, private=True) for outcome in done)
-        self._reported = max(self._reported, size)
 
 
 def sum_arrays(value: Any, path: str) -> dict[str, int]:
