@@ -75,6 +75,7 @@ def list_cases() -> Iterator[Case]:
             "pair",
             "human",
             "gathered",
+            "drawn",
             "clean",
             "few",
             "dirichlet",
@@ -97,7 +98,7 @@ def make_config(case: Case, human: Path, scratch: Path) -> dict[str, Any]:
         "clients": len(FEW_RATES) if case.kind == "few" else CLIENTS,
         "split": {"train_samples": {"first": FEW_SAMPLES if case.kind == "few" else SAMPLES}},
         "partition": make_partition(case, human, scratch),
-        "noise": make_noise(case.kind, human),
+        "noise": make_noise(case.kind, human, scratch),
         "seed": case.seed,
         "fleet": "inline",
         "tracking": {"enabled": False},
@@ -105,10 +106,14 @@ def make_config(case: Case, human: Path, scratch: Path) -> dict[str, Any]:
     }
 
 
-def make_noise(kind: str, human: Path) -> Any:
+def make_noise(kind: str, human: Path, scratch: Path) -> Any:
     """Rates from 0 to 80 %, or what people wrote."""
     if kind in ("human", "gathered"):
         return {"name": "human", "file": str(human), "key": "worse"}
+    if kind == "drawn":
+        path = scratch / "matrix.npy"
+        np.save(path, count_human(human))
+        return {"name": "transition", "matrix": str(path)}
     if kind == "pair":
         return {"name": "asymmetric", "pairs": "next", "rate": RATES}
     if kind == "clean":
@@ -126,13 +131,27 @@ def make_partition(case: Case, human: Path, scratch: Path) -> Any:
         return {"name": "classes", "per_client": 2}
     if case.kind != "gathered":
         return "iid"
-    from rayfl.federation.datasets.cifar_n import read_human_labels
-
-    clean, worse = (labels[:SAMPLES] for labels in read_human_labels(human, "worse"))
+    clean, worse = read_human(human)
     owner = gather_wrong(worse != clean, np.random.default_rng(case.seed))
     path = scratch / "owners.npy"
     np.save(path, owner)
     return {"name": "explicit", "file": str(path)}
+
+
+def read_human(human: Path) -> tuple[Ints, Ints]:
+    """True labels and what people wrote, of the rows that cells use."""
+    from rayfl.federation.datasets.cifar_n import read_human_labels
+
+    clean, worse = (labels[:SAMPLES] for labels in read_human_labels(human, "worse"))
+    return clean, worse
+
+
+def count_human(human: Path) -> Floats:
+    """How often people wrote each class as each label, as shares of the class."""
+    clean, worse = read_human(human)
+    counts = np.zeros((clean.max() + 1, clean.max() + 1))
+    np.add.at(counts, (clean, worse), 1.0)
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
 def gather_wrong(wrong: Bools, rng: np.random.Generator) -> Ints:

@@ -26,6 +26,7 @@ from rayfl.audit.calibration import (
     fade,
     find_floor,
     widen_edges,
+    widen_spread,
 )
 from rayfl.audit.duplicates import Duplicate
 from rayfl.audit.features import find_axes, place_samples, send_moments
@@ -223,6 +224,7 @@ class AuditCourse:
         found, _ = self._settle(heads, best)
         whole = np.sum([*found.values()], axis=0)
         self.floor = find_floor(whole, self.pattern, plan.strength, taken)
+        self.spread = widen_spread(plan.spread, doubt, per_class)
         self._end("calibration", "counts of a client's classes and likelihoods up, heads down")
 
     def _settle(
@@ -291,6 +293,7 @@ class AuditCourse:
                     self.pattern,
                     self.floor,
                     self.sharpness,
+                    self.spread,
                     self.thresholds,
                     bases,
                 )

@@ -193,6 +193,7 @@ class Heard(NamedTuple):
     pattern: Floats
     floor: Floats
     sharpness: float
+    spread: float
     thresholds: Floats
     bases: Floats
 
@@ -225,7 +226,7 @@ def conclude(
         "votes": np.asarray(client.state["votes"]),
     }
     own = find_pattern(count_transitions(likely, held.given) + rules.strength / 10 * heard.pattern)
-    share = estimate_share(answers, own, held.given, rules.spread)
+    share = estimate_share(answers, own, held.given, heard.spread)
     confident = find_confident(early, heard.thresholds)
     report = {
         "share": tuple(share),

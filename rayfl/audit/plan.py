@@ -57,7 +57,8 @@ class AuditPlan(Algorithm):
     doubtful: tuple[Fraction, Fraction] = (0.05, 0.15)
     """Rates of these clients between which what is wrong with them ceases to be the heads' own."""
     spread: NonNegative = 0.01
-    """Standard deviation of what heads get wrong of all samples of a client alike."""
+    """Standard deviation of what heads get wrong of all samples of a client alike, at least; more
+    where they have learned from few."""
     neighbours: Count = 10
     """Nearest samples that are asked."""
     peers: Natural = 10

@@ -27,3 +27,23 @@ def test_twenty_samples_a_site_accuse_not_everybody(seed: int) -> None:
     # Heads whose sureness was fitted to these labels are 0.21 and more off.
     assert np.abs(shares - realised).mean() < 0.15
     assert len([client for client in found.findings.clients if client.accused]) <= 3
+
+
+def test_intervals_know_that_heads_have_learned_from_few() -> None:
+    held: list[bool] = []
+    for seed in range(1, 6):
+        settings = make_settings(
+            clients=len(RATES),
+            split={"train_samples": {"total": 150}},
+            noise={"name": "symmetric", "rate": RATES},
+            seed=seed,
+        )
+        found: Audit = rayfl.audit(settings)
+        realised = found.subject.scenario.realised
+        assert realised is not None
+        held += [
+            client.share.low <= realised[client.client] <= client.share.high
+            for client in found.findings.clients
+        ]
+    # Without the chance of the heads it is 0.56.
+    assert np.mean(held) > 0.65

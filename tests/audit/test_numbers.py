@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rayfl.arrays import Floats, Ints
-from rayfl.audit.calibration import choose_best, fade, find_floor, widen_edges
+from rayfl.audit.calibration import choose_best, fade, find_floor, widen_edges, widen_spread
 from rayfl.audit.course import choose_trusted
 from rayfl.audit.duplicates import find_duplicates, print_images
 from rayfl.audit.features import deal_folds
@@ -176,6 +176,12 @@ def test_unsure_heads_of_few_samples_are_forgiven_and_others_are_not() -> None:
     assert widen_edges(edges, 0.1, 20.0) == edges
     assert widen_edges(edges, 0.3, 50.0) == pytest.approx((0.15, 0.45))
     assert widen_edges(edges, 0.3, 1000.0)[1] == pytest.approx(0.18)
+
+
+def test_heads_of_few_samples_may_be_wrong_of_all_alike() -> None:
+    assert widen_spread(0.01, 0.1, 800.0) == 0.01
+    assert widen_spread(0.01, 0.25, 50.0) > 4 * widen_spread(0.01, 0.1, 800.0)
+    assert widen_spread(0.01, 0.2, 25.0) == pytest.approx(2 * widen_spread(0.01, 0.2, 100.0))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 0.7])
