@@ -7,6 +7,7 @@ the less of it, and from some rate on nothing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -96,7 +97,7 @@ def widen_spread(spread: float, doubt: float, per_class: float) -> float:
         For heads that have learned from enough.
     doubt, per_class
         As for `widen_edges`."""
-    return max(spread, LEARNING * doubt / max(per_class, 1.0) ** 0.5)
+    return max(spread, LEARNING * doubt / math.sqrt(max(per_class, 1.0)))
 
 
 def find_floor(counts: Floats, pattern: Floats, strength: float, taken: float) -> Floats:
