@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint types unit alone drill chromium bench results dist matrix schemas site clean
+.PHONY: run test lint types unit rest long alone drill chromium bench results dist matrix schemas site clean
 
 run: $(VENV)/.ready
 	$(BIN)/rayfl quickstart
 
-test: lint types unit
+test: lint types unit rest
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -20,7 +20,15 @@ types: $(VENV)/.ready
 unit: $(VENV)/.ready chromium
 	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
-# Drills that cannot share the machine with other tests, and the longer ones.
+# Notebooks, the site, the wheel and a package beside it.
+rest: $(VENV)/.ready chromium
+	$(BIN)/pytest -m rest --numprocesses 2 --dist worksteal
+
+# Drills that take a minute or so each, and the conformance table's further rows.
+long: $(VENV)/.ready chromium
+	$(BIN)/pytest -m long --numprocesses 2 --dist worksteal
+
+# Drills that cannot share the machine with other tests, and those of many minutes.
 alone: $(VENV)/.ready
 	$(BIN)/pytest -m alone
 

@@ -53,7 +53,7 @@ def federation(sizes: list[int], cohorts: list[list[int]], epochs: int = 1) -> F
 # -- a race ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plain_loops_and_rayfl_train_the_same_and_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -356,7 +356,7 @@ class Mine(FedAvg):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fleet", ["inline", "ray"])
+@pytest.mark.parametrize("fleet", ["inline", pytest.param("ray", marks=pytest.mark.long)])
 def test_a_method_lies_beside_the_configuration_wherever_one_stands(
     fleet: str, tmp_path: Path
 ) -> None:

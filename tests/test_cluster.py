@@ -109,6 +109,7 @@ def test_client_actors_on_two_nodes_change_no_bit(
     wait_for(lambda: actors(head[0]) == actors(worker) == 0, "end of all client actors")
 
 
+@pytest.mark.long
 def test_keepers_on_two_nodes_change_no_bit(
     start: Start, head: Head, worker: Node, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_keepers_on_two_nodes_change_no_bit(
     )
 
 
+@pytest.mark.long
 def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
     start: Start, worker: Node, undisturbed: Comparable
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_node_that_dies_and_leaves_no_room_for_its_actor_changes_no_bit(
     assert "is replaced" in drill.text
 
 
+@pytest.mark.long
 def test_what_only_a_dead_node_held_is_computed_again_from_the_last_checkpoint(
     start: Start, worker: Node, tmp_path: Path
 ) -> None:

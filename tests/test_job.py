@@ -141,6 +141,7 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: Head, tmp_path:
     assert stranger.returncode != 0
 
 
+@pytest.mark.long
 def test_a_submitted_audit_leaves_its_page_and_is_in_mlflow(head: Head, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'audits.db'}"
     places = [f"tracking.uri={uri}", f"output={tmp_path / 'out'}"]
@@ -161,6 +162,7 @@ def test_a_submitted_audit_leaves_its_page_and_is_in_mlflow(head: Head, tmp_path
     assert (run.info.status, run.data.tags["kind"]) == ("FINISHED", "audit")
 
 
+@pytest.mark.long
 def test_a_shell_that_knows_no_more_than_the_address_drives_a_run(
     head: Head, tmp_path: Path
 ) -> None:

@@ -65,7 +65,14 @@ def watch(command: Command, names: tuple[str, ...]) -> set[Listener]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["run", "sweep", pytest.param("study", marks=pytest.mark.alone)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "run",
+        pytest.param("sweep", marks=pytest.mark.long),
+        pytest.param("study", marks=pytest.mark.long),
+    ],
+)
 def test_a_ray_of_our_own_listens_to_this_machine_alone(tmp_path: Path, kind: str) -> None:
     (tmp_path / "settings.yaml").write_text(yaml.safe_dump(SETTINGS[kind]))
     with started(tmp_path, kind, "settings.yaml") as command:
@@ -75,6 +82,7 @@ def test_a_ray_of_our_own_listens_to_this_machine_alone(tmp_path: Path, kind: st
     assert "RAY_AUTH_MODE" not in command.text
 
 
+@pytest.mark.long
 def test_a_report_listens_to_nobody(tmp_path: Path) -> None:
     inline = {**RUN, "fleet": "inline", "training": {"rounds": 1}, "output": "outputs"}
     del inline["resources"]
@@ -85,6 +93,7 @@ def test_a_report_listens_to_nobody(tmp_path: Path) -> None:
         assert command.process.returncode == 0, command.text
 
 
+@pytest.mark.long
 def test_the_ui_listens_to_this_machine_alone_and_is_stopped_whole(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     prepare_store(tmp_path / "outputs" / "mlflow.db")

@@ -51,7 +51,7 @@ def test_a_notebook_is_stored_as_it_was_executed(name: str) -> None:
     assert {"text/html", "image/png"} <= shown
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")  # of the client that talks to the kernel
 @pytest.mark.parametrize("name", SMALL)

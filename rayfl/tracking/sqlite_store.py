@@ -13,7 +13,8 @@ import os
 import shutil
 import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,31 @@ def _let_mlflow_make(part: Path, path: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     artifacts = path.with_name("artifacts").as_uri()
-    SqlAlchemyStore(f"{SCHEME}{part}", artifacts)
+    with _spare_syncs(part):
+        SqlAlchemyStore(f"{SCHEME}{part}", artifacts)
     # Nobody may have it open under the name that it is about to lose.
     _close_engine(part)
+
+
+@contextmanager
+def _spare_syncs(part: Path) -> Iterator[None]:
+    """Wait for the disk once, when the store gets its name, and not after each of the seventy
+    steps: what is under another name may be lost with the power."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def relax(connection: sqlite3.Connection, _record: object) -> None:
+        # Other threads may open other stores meanwhile.
+        if isinstance(connection, sqlite3.Connection):
+            (_, _, file), *_ = connection.execute("PRAGMA database_list")
+            if file == str(part.resolve()):
+                connection.execute("PRAGMA synchronous = OFF")
+
+    event.listen(Engine, "connect", relax)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", relax)
 
 
 def _close_engine(path: Path) -> None:

@@ -30,7 +30,6 @@ from tests.fingerprint import describe_arithmetic
 GOLDEN = Path(__file__).parents[1] / "golden"
 TABLE = list(iterate_rows())
 
-every_row = pytest.mark.parametrize("row", TABLE, ids=str)
 FIRST = {row.method["name"]: row.name for row in reversed(TABLE)}
 """The first row of every method; the others vary its settings."""
 PLACED = {
@@ -42,8 +41,17 @@ PLACED = {
     "fedavg_multi_krum",
     "scaffold_option_one",
 }
-"""Rows that are held to the promises of other places whenever tests are run: a second row of one
-method seldom finds there what the first did not, and takes as long."""
+"""Rows that are held to all promises whenever tests are run: a second row of one method seldom
+finds what the first did not, and takes as long. `make long` holds all of them."""
+
+every_row = pytest.mark.parametrize("row", TABLE, ids=str)
+placed_row = pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=() if row.name in PLACED else pytest.mark.long, id=row.name)
+        for row in TABLE
+    ],
+)
 
 
 @pytest.fixture(scope="session")
@@ -60,18 +68,12 @@ def test_every_row_is_held_to_every_promise() -> None:
     assert {*QUICK, *ON_RAY} == {promise.name for promise in PROMISES}
 
 
-@every_row
+@placed_row
 def test_promises_in_this_process(row: Row, benches: Benches) -> None:
     assert benches.find_unkept(row, QUICK) == {}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(row, marks=() if row.name in PLACED else pytest.mark.alone, id=row.name)
-        for row in TABLE
-    ],
-)
+@placed_row
 def test_promises_on_ray(row: Row, benches: Benches, cluster: None) -> None:
     """One actor, three actors, and three of which one is killed, give the bits of this process."""
     assert benches.find_unkept(row, ON_RAY) == {}

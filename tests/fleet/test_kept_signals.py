@@ -190,7 +190,7 @@ print("never another", len(seen) == 1)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_ray_leaves_signals_alone() -> None:
     words = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)

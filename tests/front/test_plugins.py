@@ -43,7 +43,7 @@ def called(installed: Path, where: Path, *words: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=where)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("fleet", ["inline", "ray"])
 def test_what_it_adds_runs_by_its_name(installed: Path, tmp_path: Path, fleet: str) -> None:
     words = ["method=my_average", "noise={name: my_noise, rate: 0.3}", f"fleet={fleet}"]
@@ -54,6 +54,7 @@ def test_what_it_adds_runs_by_its_name(installed: Path, tmp_path: Path, fleet: s
     assert "name: my_average" in saved.read_text()
 
 
+@pytest.mark.rest
 def test_its_names_are_listed_completed_and_in_the_schema(installed: Path, tmp_path: Path) -> None:
     assert "my_average" in called(installed, tmp_path, "methods").stdout
     shown = called(installed, tmp_path, "noises", "my_noise").stdout

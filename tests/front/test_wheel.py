@@ -34,7 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_the_wheel_has_the_configurations_as_they_are(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         start = "rayfl/configs/"
@@ -48,7 +48,7 @@ def test_the_wheel_has_the_configurations_as_they_are(wheel: Path) -> None:
     assert carried == {path.relative_to(kept).as_posix(): path.read_bytes() for path in files}
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_an_installed_wheel_runs_by_name_away_from_the_checkout(
     wheel: Path, tmp_path: Path
 ) -> None:

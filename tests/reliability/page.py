@@ -17,8 +17,8 @@ INTRODUCTION = """# Reliability
 
 What is promised of a run that something happens to, and how often it was tried. Every line is
 written by its drill, into a file of `docs/reliability`; `python -m tests.reliability.page` makes
-this page of them. A drill of each kind is among the tests (`make test`), longer ones are in
-`make alone`, and `make drill` kills on. How each promise was broken before, and what is not
+this page of them. A drill of each kind is among the tests (`make test`, `make long`), longer ones
+are in `make alone`, and `make drill` kills on. How each promise was broken before, and what is not
 promised: [Promises](promises.md)."""
 
 Facts = Mapping[str, Any]

@@ -102,6 +102,7 @@ def undisturbed_and_wide(tmp_path_factory: pytest.TempPathFactory) -> Comparable
     return comparable(drill.directory)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keepers", [2, pytest.param(1, marks=LONG)])
 def test_killing_a_keeper_after_a_client_actor_changes_no_bit(
     start: Start, undisturbed_and_wide: Comparable, keepers: int
@@ -122,6 +123,7 @@ def stopped(drill: Drill, number: int, *, group: bool) -> int:
     return drill.ended()
 
 
+@pytest.mark.long
 def test_a_driver_that_is_told_to_stop_checkpoints_and_can_be_resumed(
     start: Start, undisturbed: Comparable
 ) -> None:

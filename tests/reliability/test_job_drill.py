@@ -174,6 +174,7 @@ def assert_tracked_once(desk: Desk, run: Path) -> None:
     assert [point.step for point in history] == list(range(1, ROUNDS + 1))
 
 
+@pytest.mark.long
 def test_a_stopped_job_goes_on_when_it_is_submitted_again(desk: Desk, tmp_path: Path) -> None:
     desk.submit("first", "jobs/run.py", "drill.yaml", wait=False)
     desk.await_round(3)

@@ -13,7 +13,7 @@ from tests.reliability.page import PAGE, read_tallies, write_page
 SORTIE = Sortie(0, "run", "scaffold", (Kill("driver", 0.3, 0.05), Kill("actor", 0.6, 0.0)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_kills_that_land_change_no_bit_and_what_one_changed_would_be_seen(tmp_path: Path) -> None:
     executioner = Executioner(tmp_path)

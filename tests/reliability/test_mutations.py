@@ -17,7 +17,7 @@ def victim(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Victim:
     return Victim(tmp_path, seed=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_damage_at_random_and_by_aim_never_changes_a_bit(victim: Victim) -> None:
     victim.damage_at_random(120)
     victim.damage_aimed(80)

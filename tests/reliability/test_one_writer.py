@@ -59,6 +59,7 @@ def test_two_that_go_on_beside_a_live_run_begin_runs_of_their_own(start: Start) 
     assert all(" is passed over: process " in drill.text for drill in others)
 
 
+@pytest.mark.long
 def test_two_that_go_on_with_a_dead_run_share_it_out(start: Start) -> None:
     dead = start()
     dead.await_round(2)

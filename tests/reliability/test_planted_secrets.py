@@ -184,7 +184,7 @@ def find_cores(folder: Path, said: str, planter: Planter) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tracked_run_leaves_no_secret_anywhere(tmp_path: Path) -> None:
     planter = Planter("tracked")
     tracking = settings_of(planter)["tracking"]

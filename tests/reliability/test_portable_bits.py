@@ -74,6 +74,7 @@ def test_a_command_makes_its_process_portable(tmp_path: Path) -> None:
     assert result["facts"]["capability"] == "AVX2, portable"
 
 
+@pytest.mark.long
 @has_avx512
 def test_fast_bits_are_of_the_processor(tmp_path: Path) -> None:
     here = run_command(tmp_path / "here", {}, "fast")
@@ -92,6 +93,7 @@ def test_portable_bits_are_the_same_for_all_makers() -> None:
     }
 
 
+@pytest.mark.long
 @has_mkl
 @pytest.mark.skipif("GenuineIntel" in FLAGS, reason="this processor is Intel's")
 def test_fast_bits_are_of_the_maker() -> None:

@@ -47,6 +47,7 @@ def check_stopped(drill: Drill, number: signal.Signals, group: bool = False) -> 
     assert int(saved[-1].stem[6:]) >= drill.reached()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "group"),
     [

@@ -162,6 +162,7 @@ def results(search: Search) -> dict[str, int]:
     return {trial: path.stat().st_mtime_ns for trial, path in paths.items() if path.exists()}
 
 
+@pytest.mark.long
 def test_ctrl_c_a_killed_driver_and_a_killed_trial_cost_no_trial_and_run_none_twice(
     search: Search, undisturbed: dict[str, Comparable]
 ) -> None:

@@ -39,7 +39,7 @@ def resident_kb() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 def test_memory_of_the_coordinator_does_not_grow(tmp_path: Path, cluster: None) -> None:
     blobs = {

@@ -32,7 +32,7 @@ HANDMADE = ("index", "start", "concepts", "sweeps", "own_data", "cluster", "resu
 
 SECONDS = 600.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS)]
+pytestmark = [pytest.mark.rest, pytest.mark.timeout(SECONDS)]
 
 
 @pytest.fixture(scope="module")

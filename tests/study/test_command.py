@@ -163,7 +163,7 @@ def slow(folder: Path) -> Path:
     return study_file(folder, changes)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stopped_study_goes_on_with_the_same_command(home: Path) -> None:
     path, log = slow(home), home / "log.txt"
     process = started(path, log)

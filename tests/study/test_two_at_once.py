@@ -67,6 +67,7 @@ def test_what_another_process_has_made_meanwhile_is_not_made_again(order: StudyO
     ]
 
 
+@pytest.mark.long
 def test_two_studies_make_every_run_once(
     order: StudyOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

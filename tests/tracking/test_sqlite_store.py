@@ -121,6 +121,30 @@ def output(tmp_path: Path, blank: Path) -> Path:
 # -- made --------------------------------------------------------------------------------------
 
 
+def test_only_the_store_in_the_making_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.store.tracking.sqlalchemy_store as stores
+    from sqlalchemy import create_engine, text
+
+    waits = {}
+
+    def make(uri: str, _artifacts: str) -> None:
+        for name, address in (("made", uri), ("other", f"sqlite:///{tmp_path}/other.db")):
+            engine = create_engine(address)
+            with engine.connect() as connection:
+                waits[name] = connection.execute(text("PRAGMA synchronous")).scalar()
+                connection.execute(text("CREATE TABLE t (x)"))
+            engine.dispose()
+
+    monkeypatch.setattr(stores, "SqlAlchemyStore", make)
+    prepare_store(tmp_path / "mlflow.db")
+    assert waits == {"made": 0, "other": 2}
+    # What is opened later waits again.
+    with create_engine(f"sqlite:///{tmp_path}/mlflow.db").connect() as connection:
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.3, 0.6])
 def test_whoever_is_killed_while_making_a_store_leaves_none(tmp_path: Path, seconds: float) -> None:

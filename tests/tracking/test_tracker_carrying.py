@@ -132,7 +132,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     made.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_dead_server_is_said_once_and_gets_everything_when_it_is_back(
     server: Server,

@@ -224,7 +224,7 @@ def test_asha_stops_trials_early_and_frees_their_actors(tmp_path: Path, cluster:
     assert search(sweep, resume=True)[1] == ["every trial has ended already"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_optuna_is_told_the_mean_over_seeds_and_goes_on_after_a_resume(
     tmp_path: Path, cluster: None
@@ -255,7 +255,7 @@ def test_optuna_is_told_the_mean_over_seeds_and_goes_on_after_a_resume(
     assert all(point.complete for point in result.points)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_a_population_takes_over_the_state_of_its_best(tmp_path: Path, cluster: None) -> None:
     sweep = sweep_for(
