@@ -8,13 +8,11 @@ the less of it, and from some rate on nothing."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
 from rayfl.arrays import Floats
-from rayfl.audit.transitions import Edges, measure_rate, shrink_transition
-from rayfl.protocol import ClientId
+from rayfl.audit.transitions import Edges, shrink_transition
 
 CONFIDENCES: tuple[float, ...] = tuple(np.geomspace(0.5, 4.0, 26).tolist())
 """How much surer heads may be than they say, on the best clients' labels."""
@@ -22,39 +20,9 @@ USUAL_DOUBT = 0.1
 """Of heads that have learned from enough samples."""
 ENOUGH = 100.0
 """Samples of a class below which doubt is put down to their number alone."""
-LEAST_RATE = 0.01
-"""Rate below which a rate's standard error is not believed."""
 LEARNING = 1.2
 """How much of their doubt heads of one sample a class would get wrong of all samples alike;
 measured on federations of 200 to 2,000 images, of the rows and seeds that all settings are from."""
-
-
-def choose_best(counts: Mapping[ClientId, Floats], least: float, errors: float) -> list[ClientId]:
-    """The clients whose labels look best: the first ones until they hold enough samples, and
-    whoever cannot be told from the very best.
-
-    Parameters
-    ----------
-    counts
-        How often each class was written as each label, by client.
-    least
-        Share of all samples that they hold at least.
-    errors
-        Standard errors of the best rate within which another is no worse."""
-    rates = {client: measure_rate(found) for client, found in counts.items()}
-    order = sorted(rates, key=lambda client: (rates[client], client))
-    first = rates[order[0]]
-    believed = max(first, LEAST_RATE)
-    error = np.sqrt(believed * (1.0 - believed) / max(counts[order[0]].sum(), 1.0))
-    wanted = least * sum(found.sum() for found in counts.values())
-    held = 0.0
-    best = []
-    for client in order:
-        if held >= wanted and rates[client] > first + errors * error:
-            break
-        best.append(client)
-        held += counts[client].sum()
-    return best
 
 
 def fade(rate: float, edges: Edges) -> float:

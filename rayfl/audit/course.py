@@ -3,7 +3,8 @@ of them.
 
 1. Clients send moments of their features; the server finds the axes that everybody works on.
 2. Heads for all folds are trained on everybody. Whose labels agree best with what heads say that
-   never saw them is trusted, and heads are trained on the trusted alone.
+   never saw them is trusted, and the next best who hold classes that these lack; heads are trained
+   on the trusted alone.
 3. With these, everybody's mistakes are counted, and heads are trained on everybody again, knowing
    them. Counting and training take turns. Then the clients whose labels look best say how sure
    heads may be, and what they get wrong themselves.
@@ -22,7 +23,6 @@ import numpy as np
 from rayfl.arrays import Floats
 from rayfl.audit.calibration import (
     CONFIDENCES,
-    choose_best,
     fade,
     find_floor,
     widen_edges,
@@ -44,6 +44,7 @@ from rayfl.audit.phases import (
     weigh_sharpness,
 )
 from rayfl.audit.plan import AuditPlan
+from rayfl.audit.selection import choose_best, choose_trusted
 from rayfl.audit.transitions import find_pattern, measure_rate, shrink_transition
 from rayfl.fleet.base import BaseFleet
 from rayfl.protocol import ClientId, Ref, Replies, Report
@@ -148,7 +149,7 @@ class AuditCourse:
         """Heads of those whose labels agree best with heads that never saw them."""
         self._begin("choosing whom to trust")
         for _ in range(self.plan.choices):
-            chosen = choose_trusted(self._compare(heads), self.sizes, self.plan)
+            chosen = choose_trusted(self._compare(heads), self.evidence.counts, self.plan)
             self.evidence.trusted = chosen
             heads = self._descend(heads, dict.fromkeys(chosen, 1.0), self.plan.trusting)
         self._compare(heads)
@@ -348,24 +349,6 @@ class AuditCourse:
     def _end(self, stage: str, what: str) -> None:
         taken = self.fleet.costs.take()
         self.evidence.sent.append(Sent(stage, what, taken["up"], taken["down"]))
-
-
-def choose_trusted(
-    disagreement: ById, sizes: Mapping[ClientId, int], plan: AuditPlan
-) -> list[ClientId]:
-    """Those that agree best, until they hold enough samples, and whoever is about as good as the
-    best of them."""
-    order = sorted(disagreement, key=lambda client: (disagreement[client], client))
-    wanted = plan.trusted * sum(sizes.values())
-    best = disagreement[order[0]]
-    held = 0
-    chosen = []
-    for client in order:
-        if held >= wanted and disagreement[client] > best + plan.slack:
-            break
-        chosen.append(client)
-        held += sizes[client]
-    return sorted(chosen)
 
 
 def average_reliability(heard: Replies | Mapping[ClientId, Report]) -> dict[ClientId, float]:

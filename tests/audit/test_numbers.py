@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from rayfl.arrays import Floats, Ints
-from rayfl.audit.calibration import choose_best, fade, find_floor, widen_edges, widen_spread
-from rayfl.audit.course import choose_trusted
+from rayfl.audit.calibration import fade, find_floor, widen_edges, widen_spread
 from rayfl.audit.duplicates import find_duplicates, print_images
 from rayfl.audit.features import deal_folds
 from rayfl.audit.heads import HeadDescent, Singles, answer_all, answer_unseen, measure_slope
 from rayfl.audit.opinions import ask_neighbours, compare_best, find_confident
 from rayfl.audit.plan import AuditPlan
+from rayfl.audit.selection import choose_best, choose_trusted, cover_classes
 from rayfl.audit.shares import Share, estimate_share, weigh_rates
 from rayfl.audit.transitions import (
     count_transitions,
@@ -234,12 +234,26 @@ def test_trust_is_nothing_where_labels_are_drawn() -> None:
 
 
 def test_whoever_agrees_best_is_trusted_and_equals_of_the_best_as_well() -> None:
-    sizes = dict.fromkeys(range(5), 100)
+    held = {client: [50, 50] for client in range(5)}
     plan = AuditPlan()
     apart = {0: 0.5, 1: 0.1, 2: 0.7, 3: 0.2, 4: 0.8}
-    assert choose_trusted(apart, sizes, plan) == [1, 3]
+    assert choose_trusted(apart, held, plan) == [1, 3]
     alike = {0: 0.40, 1: 0.41, 2: 0.42, 3: 0.40, 4: 0.44}
-    assert choose_trusted(alike, sizes, plan) == [0, 1, 2, 3, 4]
+    assert choose_trusted(alike, held, plan) == [0, 1, 2, 3, 4]
+
+
+def test_whoever_holds_a_class_that_the_best_lack_is_trusted_too() -> None:
+    held = {0: [50, 50, 0], 1: [48, 50, 2], 2: [10, 0, 90], 3: [0, 10, 90], 4: [0, 0, 0]}
+    apart = {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.4, 4: 0.3}
+    assert choose_trusted(apart, held, AuditPlan()) == [0, 1, 3]
+    # Nobody has enough of a class that nobody holds.
+    assert cover_classes([0], [0, 1], {0: [5, 0], 1: [5, 0]}, 0.4) == [0]
+    counts = {
+        0: np.diag([40.0, 40.0, 0.0]),
+        1: np.diag([40.0, 40.0, 0.0]),
+        2: np.array([[0.0, 0.0, 8.0], [0.0, 0.0, 0.0], [0.0, 0.0, 72.0]]),
+    }
+    assert choose_best(counts, 0.1, 0.0) == [0, 1, 2]
 
 
 # -- single estimators -----------------------------------------------------------------------------
