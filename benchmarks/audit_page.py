@@ -40,8 +40,9 @@ READING = """## How it works
 
 Heads (linear, on a frozen encoder's features) are trained on all clients by exact means of their
 slopes; each sample is judged by a head that never saw it. Clients whose labels agree best with
-these heads are trusted, and heads are trained on them alone. With those, every client's transition
-matrix is counted, and heads are trained on everybody again, knowing it. The joined score of a
+these heads are trusted, with the next best who hold a class that these lack, and heads are trained
+on them alone. With those, every client's transition matrix is counted, and heads are trained on
+everybody again, knowing it. The joined score of a
 sample is the chance that its label is right by such a head and by its client's matrix. How sure
 heads may be is what makes the labels likeliest with one rate a client: with whole matrices, which
 are fitted to the same labels, it came out too high, and with a hundred images a site clean ones
@@ -72,9 +73,10 @@ PEOPLE = (
     "class nobody who sees the given labels alone can tell it from a right one."
 )
 SKEWED = (
-    "- `dirichlet` and `two-classes`: no aim was set. Clients that are trusted hold few of the "
-    "classes, and what a client has of a class says little of its rate there: {figures}. Clients "
-    "that it makes unsure carry a warning."
+    "- `dirichlet` and `two-classes`: no aim was set. What a client holds of a class says little "
+    "of its rate there, and few clients of a class say what it looks like: {figures}. Clients that "
+    "this makes unsure carry a warning. The rule that somebody of every class is trusted came from "
+    "development rows, after the first cells of these two had been seen."
 )
 CLEANEST = 4
 """Clients with the lowest rates, of which the bias is told apart."""

@@ -18,6 +18,16 @@ os.environ.pop("RAY_ADDRESS", None)
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
+DEAR = ("tuning", "report", "tracking", "study", "audit", "reliability")
+"""Folders whose tests share what takes long to make."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share something dear come first: those that are left at the end are dealt out one
+    by one among processes, each of which would make it anew."""
+    items.sort(key=lambda item: item.path.parent.name not in DEAR)
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A local Ray with two logical GPUs and room for many small actors."""
