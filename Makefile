@@ -26,7 +26,7 @@ rest: $(VENV)/.ready chromium
 
 # Drills that take a minute or so each, and the conformance table's further rows.
 long: $(VENV)/.ready chromium
-	$(BIN)/pytest -m long --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -m 'long and not alone' --numprocesses 2 --dist worksteal
 
 # Drills that cannot share the machine with other tests, and those of many minutes.
 alone: $(VENV)/.ready

@@ -22,12 +22,11 @@ MISSING = 0.5
 HOLDS = 0.5
 """Part of an average client's samples of a class from which on a client holds it."""
 
+ById = Mapping[ClientId, float]
 Held = Mapping[ClientId, Sequence[float]]
 
 
-def choose_trusted(
-    disagreement: Mapping[ClientId, float], held: Held, plan: AuditPlan
-) -> list[ClientId]:
+def choose_trusted(disagreement: ById, held: Held, plan: AuditPlan) -> list[ClientId]:
     """Those that agree best, until they hold enough samples, and whoever is about as good as the
     best of them.
 
@@ -39,16 +38,10 @@ def choose_trusted(
         As for `cover_classes`.
     plan
         The settings."""
-    order = sorted(disagreement, key=lambda client: (disagreement[client], client))
-    wanted = plan.trusted * sum(sum(each) for each in held.values())
-    best = disagreement[order[0]]
-    taken = 0.0
-    chosen = []
-    for client in order:
-        if taken >= wanted and disagreement[client] > best + plan.slack:
-            break
-        chosen.append(client)
-        taken += sum(held[client])
+    sizes = {client: float(sum(each)) for client, each in held.items()}
+    order = sort_clients(disagreement)
+    most = disagreement[order[0]] + plan.slack
+    chosen = take_first(order, disagreement, sizes, plan.trusted, most)
     return sorted(cover_classes(chosen, order, held, plan.trusted))
 
 
@@ -65,20 +58,46 @@ def choose_best(counts: Mapping[ClientId, Floats], least: float, errors: float) 
     errors
         Standard errors of the best rate within which another is no worse."""
     rates = {client: measure_rate(found) for client, found in counts.items()}
-    order = sorted(rates, key=lambda client: (rates[client], client))
+    sizes = {client: float(found.sum()) for client, found in counts.items()}
+    order = sort_clients(rates)
     first = rates[order[0]]
     believed = max(first, LEAST_RATE)
-    error = np.sqrt(believed * (1.0 - believed) / max(counts[order[0]].sum(), 1.0))
-    wanted = least * sum(found.sum() for found in counts.values())
-    taken = 0.0
-    best = []
-    for client in order:
-        if taken >= wanted and rates[client] > first + errors * error:
-            break
-        best.append(client)
-        taken += counts[client].sum()
+    error = np.sqrt(believed * (1.0 - believed) / max(sizes[order[0]], 1.0))
+    best = take_first(order, rates, sizes, least, first + errors * error)
     held = {client: each.sum(axis=0).tolist() for client, each in counts.items()}
     return cover_classes(best, order, held, least)
+
+
+def sort_clients(scores: ById) -> list[ClientId]:
+    """The lowest first, and of equals the one with the lower number."""
+    return sorted(scores, key=lambda client: (scores[client], client))
+
+
+def take_first(
+    order: Sequence[ClientId], scores: ById, sizes: ById, share: float, most: float
+) -> list[ClientId]:
+    """The first clients until they hold enough samples, and whoever follows with a score of `most`
+    or less.
+
+    Parameters
+    ----------
+    order
+        All clients, the lowest score first.
+    scores, sizes
+        By client.
+    share
+        Part of all samples that is enough.
+    most
+        Score up to which a client is as good as the first."""
+    wanted = share * sum(sizes.values())
+    taken = 0.0
+    chosen = []
+    for client in order:
+        if taken >= wanted and scores[client] > most:
+            break
+        chosen.append(client)
+        taken += sizes[client]
+    return chosen
 
 
 def cover_classes(
