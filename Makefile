@@ -24,7 +24,8 @@ unit: $(VENV)/.ready chromium
 rest: $(VENV)/.ready chromium
 	$(BIN)/pytest -m rest --numprocesses 2 --dist worksteal
 
-# Drills that take a minute or so each, and the conformance table's further rows.
+# What costs many seconds of processor: drills, the conformance table's further rows and most of those on
+# Ray, MLflow's pages in a browser.
 long: $(VENV)/.ready chromium
 	$(BIN)/pytest -m 'long and not alone' --numprocesses 2 --dist worksteal
 

@@ -97,6 +97,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Comparable:
     return in_one_process(tmp_path_factory.mktemp("inline"))
 
 
+@pytest.mark.long
 def test_client_actors_on_two_nodes_change_no_bit(
     start: Start, head: Head, worker: Node, undisturbed: Comparable
 ) -> None:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -73,7 +75,7 @@ def head() -> Iterator[Head]:
     try:
         address = f"http://127.0.0.1:{dashboard}"
         started = time.monotonic()
-        while not listens(process.pid, dashboard):
+        while not answers(address):
             assert process.poll() is None, (folder / "head.log").read_text()
             assert time.monotonic() - started < PATIENCE, (folder / "head.log").read_text()
             time.sleep(0.2)
@@ -91,8 +93,15 @@ def head() -> Iterator[Head]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def listens(root: int, port: int) -> bool:
-    return any(each.port == port for each in listeners_of(root))
+def answers(address: str) -> bool:
+    """Whether jobs are taken there. To listen is not enough: Ray tries a port before it uses it."""
+    try:
+        urlopen(f"{address}/api/version", timeout=PATIENCE).close()
+    except HTTPError:
+        return True  # it wants the token
+    except OSError:
+        return False
+    return True
 
 
 def submit(head: Head, *words: str, **env: str) -> subprocess.Popen[str]:

@@ -6,6 +6,9 @@ configuration tells what network they are of."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,27 @@ def save_model(model: Any, signature: Any, weights: Vector, folder: Path) -> Non
     if "serialization_format" in inspect.signature(save).parameters:
         form = {"serialization_format": "pickle"}
     needed = [f"rayfl=={__version__}", f"torch=={torch.__version__.partition('+')[0]}"]
-    save(model, path=str(folder), signature=signature, pip_requirements=needed, **form)
+    with _spared_comparison():
+        save(model, path=str(folder), signature=signature, pip_requirements=needed, **form)
     _save_weights(weights, folder / WEIGHTS)
+
+
+@contextmanager
+def _spared_comparison() -> Iterator[None]:
+    """MLflow compares what a model needs with what is installed, and reads the list of files of
+    every package there is for it: over a second, in every process. Here the needs are what is
+    installed."""
+    environment: Any = import_module("mlflow.utils.environment")
+    name = "warn_dependency_requirement_mismatches"
+    compare = getattr(environment, name, None)
+    if compare is None:
+        yield
+        return
+    setattr(environment, name, lambda _requirements: None)
+    try:
+        yield
+    finally:
+        setattr(environment, name, compare)
 
 
 def _save_weights(weights: Vector, path: Path) -> None:

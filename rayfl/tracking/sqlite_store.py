@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfl.locks import take_lock
+from rayfl.tracking.blank_store import copy_blank, keep_blank
 
 log = logging.getLogger("rayfl")
 
@@ -123,8 +124,7 @@ def _schema_versions() -> tuple[str, set[str]]:
 
 
 def _make_store(path: Path) -> None:
-    part = _empty_part(path)
-    _let_mlflow_make(part, path)
+    part = _make_part(path)
     _remove_companions(path)  # of a file that is gone, they would spoil this one
     _publish_store(part, path)
 
@@ -155,8 +155,7 @@ def _finish_store(path: Path) -> None:
 
 
 def _replace_store(path: Path, why: str) -> None:
-    part = _empty_part(path)
-    _let_mlflow_make(part, path)
+    part = _make_part(path)
     aside = _set_aside(path, keep=False)
     _publish_store(part, path)
     log.warning(
@@ -167,6 +166,17 @@ def _replace_store(path: Path, why: str) -> None:
         aside.name,
         path.parent,
     )
+
+
+def _make_part(path: Path) -> Path:
+    """A whole store under the name under which stores are made."""
+    part = _empty_part(path)
+    version, _ = _schema_versions()
+    copied = copy_blank(version, part, lambda copy: read_state(copy, thorough=True) is State.READY)
+    _let_mlflow_make(part, path)
+    if not copied:
+        keep_blank(version, part)
+    return part
 
 
 def _empty_part(path: Path) -> Path:

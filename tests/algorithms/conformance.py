@@ -19,13 +19,10 @@ from rayfl.config.schema import Config, validate_config
 from rayfl.fleet.base import BaseFleet
 from rayfl.run.engine import Outcome
 from rayfl.testing import TOY, Bench, Candidate, Finding
-from rayfl.testing.actors import ActorReserve
 from rayfl.testing.findings import facts_of as facts
 from rayfl.testing.places import INLINE_PLACES, run_in, shorten as shortened
 from rayfl.testing.promises import iterate_findings
-
-ACTORS = ActorReserve()
-"""Of the whole session: they end with its Ray."""
+from tests.lent_actors import ACTORS
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ def test_the_truth_is_not_looked_at(made: Audit, monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(blind.findings.samples.score, made.findings.samples.score)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_actors_find_the_same_to_the_bit(made: Audit) -> None:
     settings = make_settings(fleet="ray", device="cpu", resources={"actors": 2})

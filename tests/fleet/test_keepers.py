@@ -32,7 +32,7 @@ from rayfl.fleet.on_ray.values import STATE_BYTES, Inlined, Packed, Stored
 from rayfl.protocol import Ref
 from rayfl.run.experiment import run as run_experiment
 from tests.fleet import phases
-from tests.fleet.toys import CLIENTS, SIZES, cleared, ray_fleet
+from tests.fleet.toys import CLIENTS, SIZES, cleared, lent_fleet
 from tests.reliability.drills import SETTINGS
 
 LARGE = STATE_BYTES  # of float64, eight times what travels with an answer
@@ -45,7 +45,7 @@ PATIENCE = 180.0
 def started(cluster: None) -> Iterator[RayFleet]:
     """Three actors, two keepers: actors of one keeper, and an actor of another. No lines: every
     call is a keeper's."""
-    fleet: RayFleet = ray_fleet(3, keepers=2)
+    fleet: RayFleet = lent_fleet(3, keepers=2)
     fleet.pool.node = "another"
     yield fleet
     fleet.close()
@@ -60,7 +60,7 @@ def kept(started: RayFleet) -> RayFleet:
 @pytest.fixture
 def mortal(cluster: None) -> Iterator[RayFleet]:
     """As many, for a test that kills a keeper."""
-    fleet: RayFleet = ray_fleet(3, keepers=2)
+    fleet: RayFleet = lent_fleet(3, keepers=2)
     yield fleet
     fleet.close()
 
@@ -114,7 +114,13 @@ def test_an_actor_that_dies_in_the_middle_of_a_round_changes_no_bit(
     assert sum(place.generation for place in kept.pool) == sum(before) + 1
 
 
-@pytest.mark.parametrize("method", ["scaffold", pytest.param("fedrn", marks=pytest.mark.alone)])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("scaffold", marks=pytest.mark.long),
+        pytest.param("fedrn", marks=pytest.mark.alone),
+    ],
+)
 def test_methods_with_large_states_do_not_see_keepers(
     method: str, tmp_path: Path, cluster: None
 ) -> None:

@@ -38,6 +38,7 @@ from tests.fleet.toys import (
     await_actors,
     failing_learner,
     holdings,
+    lent_fleet,
     pids,
     ray_fleet,
     spec,
@@ -197,6 +198,7 @@ def test_large_and_small_states_of_one_call(ray_pool: RayFleet) -> None:
 # -- pinning ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_eight_actors_at_a_quarter_spread_over_two_gpus(cluster: None) -> None:
     fleet = ray_fleet(8, cpus=0.25, gpus=0.25, cuda=False)
     try:
@@ -325,7 +327,7 @@ def test_a_task_whose_actors_keep_dying_stops_the_run(
 
 
 def test_a_replacement_knows_the_features(here: BaseFleet, cluster: None) -> None:
-    fleet = ray_fleet(1)
+    fleet = lent_fleet(1)
     features = {
         name: np.arange(3.0 * n, dtype=np.float32).reshape(n, 3)
         for name, n in (("train", 20), ("public", 5))

@@ -31,7 +31,7 @@ from rayfl.fleet.on_ray.values import INLINE_BYTES
 from rayfl.fleet.on_ray.wire import ROOM, Wire, open_wire
 from rayfl.protocol import Ref
 from tests.fleet import phases
-from tests.fleet.toys import CLIENTS, SIZES, ray_fleet
+from tests.fleet.toys import CLIENTS, SIZES, lent_fleet, ray_fleet
 
 WEIGHTS = {client: float(SIZES[client]) for client in CLIENTS}
 UNEVEN = {client: 1.0 + client for client in CLIENTS}
@@ -41,7 +41,7 @@ UNEVEN = {client: 1.0 + client for client in CLIENTS}
 @pytest.fixture
 def lined(cluster: None) -> Iterator[RayFleet]:
     """A pool whose actors have had enough short calls."""
-    fleet: RayFleet = ray_fleet(2)
+    fleet: RayFleet = lent_fleet(2)
     lay_lines(fleet)
     fleet.costs.take()
     yield fleet
@@ -206,7 +206,7 @@ def test_a_line_that_breaks_with_an_answer_on_it_is_not_the_next_calls_trouble(
 
 
 def test_a_closed_fleet_hangs_up(cluster: None) -> None:
-    fleet = ray_fleet(1)
+    fleet = lent_fleet(1)
     lay_lines(fleet)
     line = fleet.pool[0].line
     fleet.close()

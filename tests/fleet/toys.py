@@ -19,10 +19,13 @@ from rayfl.fleet.streams import Streams
 from rayfl.learn.learner import Learner
 from rayfl.learn.training import LocalTraining, Normalisation
 from rayfl.protocol import Shard
+from tests.lent_actors import ACTORS
 
 SIZES = (5, 1, 0, 7, 3, 4)
 CLIENTS = (0, 1, 3, 4, 5)
 """Those that own something."""
+OWN: dict[str, Any] = {"cpus": 0.5}
+"""What an actor takes."""
 
 
 def network(i: int = 0) -> nn.Module:
@@ -59,18 +62,32 @@ def spec(seed: int = 7, cohort: int = 3) -> Spec:
 def ray_fleet(
     actors: int, held: Holdings | None = None, made: Spec | None = None, **pinned: Any
 ) -> Any:
-    """A pool of its own; whoever asks for it closes it."""
-    import ray
-
-    from rayfl.fleet.on_ray.hiring import Hiring
+    """A pool with processes of its own; whoever asks for it closes it."""
     from rayfl.fleet.on_ray.ray_fleet import RayFleet
 
     held, made = held or holdings(), made or spec()
-    return RayFleet(
-        made,
-        held,
-        Hiring(ray.put(made), ray.put(held), Placement(actors, **{"cpus": 0.5, **pinned})),
-    )
+    return RayFleet(made, held, _store_hiring(made, held, Placement(actors, **OWN | pinned)))
+
+
+def lent_fleet(actors: int, **pinned: Any) -> Any:
+    """A pool of actors that an earlier test has given back, where there are some; whoever asks for
+    it closes it."""
+    from rayfl.testing.actors import LendingFleet
+
+    held, made = holdings(), spec()
+    hiring = _store_hiring(made, held, Placement(actors, **OWN | pinned))
+    fleet = LendingFleet(ACTORS, made, held, hiring)
+    # Some may have been given back while they were still starting.
+    await_actors(fleet)
+    return fleet
+
+
+def _store_hiring(made: Spec, held: Holdings, placement: Placement) -> Any:
+    import ray
+
+    from rayfl.fleet.on_ray.hiring import Hiring
+
+    return Hiring(ray.put(made), ray.put(held), placement)
 
 
 def cleared(fleet: BaseFleet) -> BaseFleet:

@@ -68,7 +68,14 @@ LONG = pytest.mark.alone
 # -- death of processes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("actors", [2, pytest.param(1, marks=LONG), pytest.param(3, marks=LONG)])
+@pytest.mark.parametrize(
+    "actors",
+    [
+        pytest.param(2, marks=pytest.mark.long),
+        pytest.param(1, marks=LONG),
+        pytest.param(3, marks=LONG),
+    ],
+)
 def test_killing_a_client_actor_and_then_the_coordinator_changes_no_bit(
     start: Start, undisturbed: Comparable, actors: int
 ) -> None:
@@ -181,6 +188,7 @@ def test_a_driver_that_is_killed_outright_is_resumed_from_its_last_checkpoint(
 # -- failing clients -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_phase_that_raises_stops_the_run_with_client_round_and_remote_traceback(
     start: Start,
 ) -> None:

@@ -24,7 +24,7 @@ from tests.report.chromium import Tab, tab
 from tests.report.conftest import Made
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*Any type hint:UserWarning"),
 ]

@@ -158,7 +158,9 @@ def test_no_rounds_are_a_run_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("actors", [1, 2, 3, "auto"])
+@pytest.mark.parametrize(
+    "actors", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, "auto"))]
+)
 def test_the_number_of_actors_never_changes_the_result(
     result: rayfl.Result, tmp_path: Path, actors: int | str
 ) -> None:

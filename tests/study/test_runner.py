@@ -83,6 +83,7 @@ def test_a_mistake_in_a_users_method_fails_its_own_cells(
     assert "raise ZeroDivisionError('mine')" in said[-1]
 
 
+@pytest.mark.long
 def test_on_ray_as_in_one_process(home: Path, cluster: None) -> None:
     asked = {"only": ("noise=noisy",), "seeds": (0,)}
     carried_out(StudyOrder(study_file(home), output=home / "here", **asked))  # type: ignore[arg-type]

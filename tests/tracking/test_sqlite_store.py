@@ -145,6 +145,76 @@ def test_only_the_store_in_the_making_does_not_wait_for_the_disk(
         assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
 
 
+def test_a_store_made_of_the_kept_one_differs_in_its_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # As old as each other: the default experiment has the time of its making.
+    monkeypatch.setattr("mlflow.store.tracking.sqlalchemy_store.get_current_time_millis", int)
+    folders = [tmp_path / "first", tmp_path / "later"]
+    for folder in folders:
+        prepare_store(folder / "mlflow.db")
+    assert len(kept_blanks(tmp_path)) == 1
+    walked, copied = (dump(folder).replace(folder.name, "here") for folder in folders)
+    assert "file://" in walked
+    assert copied == walked
+
+
+def test_steps_are_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow.store.db.utils as tables
+
+    walked: list[int] = []
+    upgrade = tables._upgrade_db
+
+    def walk(engine: Any) -> None:
+        walked.append(1)
+        upgrade(engine)
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(tables, "_upgrade_db", walk)
+    for name in ("first", "second", "third"):
+        prepare_store(tmp_path / name / "mlflow.db")
+    assert walked == [1]
+
+
+@pytest.mark.parametrize("spoil", ["garbage", "half made", "cut"])
+def test_a_kept_store_that_is_none_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    prepare_store(tmp_path / "a" / "mlflow.db")
+    (kept,) = kept_blanks(tmp_path)
+    if spoil == "garbage":
+        kept.write_bytes(b"no store" * 1000)
+    elif spoil == "half made":
+        half_made(kept)
+    else:
+        os.truncate(kept, kept.stat().st_size // 2)
+    prepare_store(tmp_path / "b" / "mlflow.db")
+    assert read_state(tmp_path / "b" / "mlflow.db", thorough=True) is State.READY
+    (again,) = kept_blanks(tmp_path)
+    assert read_state(again, thorough=True) is State.READY
+
+
+def test_without_a_home_to_write_to_a_store_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").write_text("a file")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    prepare_store(tmp_path / "mlflow.db")
+    assert read_state(tmp_path / "mlflow.db", thorough=True) is State.READY
+
+
+def kept_blanks(home: Path) -> list[Path]:
+    return list((home / ".cache" / "rayfl" / "mlflow").iterdir())
+
+
+def dump(folder: Path) -> str:
+    """A store as text: its tables, and all that is in them."""
+    with closing(sqlite3.connect(folder / "mlflow.db")) as file:
+        return "\n".join(sorted(file.iterdump()))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.3, 0.6])
 def test_whoever_is_killed_while_making_a_store_leaves_none(tmp_path: Path, seconds: float) -> None:

@@ -185,6 +185,7 @@ class TestGrid:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.long
 def test_asha_stops_trials_early_and_frees_their_actors(tmp_path: Path, cluster: None) -> None:
     import ray
 
@@ -285,6 +286,7 @@ def test_a_population_takes_over_the_state_of_its_best(tmp_path: Path, cluster: 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.long
 def test_a_trial_that_fails_is_named_and_the_others_are_run(tmp_path: Path, cluster: None) -> None:
     space = {"method": {"grid": ["fedavg", "tests.reliability.methods:Raising"]}}
     sweep = sweep_for(tmp_path, space, set={"clients": 4}, retries=1, at_once=2)
@@ -313,6 +315,7 @@ def test_trials_that_are_not_told_the_store_s_password_do_not_track_elsewhere(
     assert not list(tmp_path.glob("runs/*/result.json"))
 
 
+@pytest.mark.long
 def test_a_metric_that_no_run_has_is_named_with_those_there_are(
     tmp_path: Path, cluster: None
 ) -> None:
