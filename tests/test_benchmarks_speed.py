@@ -222,6 +222,7 @@ def test_the_plain_loops_method_is_rayfls(method: str, tmp_path: Path) -> None:
     # It is the method that makes them equal.
     averaging = replace(found, settings=replace(found.settings, method={"name": "fedavg"}))
     assert np.abs(run_places(averaging)[0] - plain).max() > 1e-3
+    assert len(place.trained) == 5
     # FedDS's votes and EM are told apart by both.
     noted = rayfl_system.apart(list(result.history))
     assert (len(place.apart) == 5) is ("apart" in noted) is (method == "fedds")
@@ -304,6 +305,8 @@ def system(seconds: float, peak: float = 100.0, **more: Any) -> dict[str, Any]:
         (targets.faster("w1", "bare2", "rayfl-bf16"), 3.0),
         (targets.smaller("w1", "bare2"), 0.5),
         (targets.not_training("w1"), 10.0),
+        (targets.faster_visits("w3-scaffold"), 4.0),
+        (targets.faster_visits("w3-gce"), None),
         (targets.faster("w1", "pfl"), None),
         (targets.faster("w2", "bare2"), None),
     ],
@@ -316,7 +319,12 @@ def test_aims_are_read_from_one_race(read: targets.Reading, expected: float | No
         "rayfl": system(2.0, split=split),
         "rayfl-bf16": system(1.0),
     }
-    assert read({"w1": {"systems": systems}}) == pytest.approx(expected)
+    stacked = {
+        "bare2": system(3.0, trained=2.0),
+        "rayfl-stacked": system(2.0, split={"train": 0.5}),
+    }
+    races = {"w1": {"systems": systems}, "w3-scaffold": {"systems": stacked}}
+    assert read(races) == pytest.approx(expected)
 
 
 def test_the_coordinators_growth_is_that_of_its_rounds() -> None:

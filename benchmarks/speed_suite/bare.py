@@ -73,10 +73,10 @@ def main() -> None:
         found = lead(place, clock, told.rounds, marks, lambda: None)
     else:
         clock, found = together(place, told, marks)
-    apart = {"apart": mean(place.apart[told.warmup :])} if place.apart else {}
+    noted = {"trained": place.trained, "apart": place.apart}
     answer(
         **clock.facts(),
-        **apart,
+        **{name: mean(of[told.warmup :]) for name, of in noted.items() if of},
         **found[told.rounds],
         marks=found,
         versions=versions(),

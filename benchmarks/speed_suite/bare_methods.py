@@ -105,7 +105,7 @@ class FedDS(Place):
 
     def run_round(self, cohort: Sequence[int], pause: Pause) -> None:
         """Training, votes of what was trained, EM by the first process, and the average."""
-        self.visit_all(cohort)
+        self.train_all(cohort)
         pause()
         began = time.perf_counter()
         self.vote(cohort)

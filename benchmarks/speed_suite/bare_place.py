@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -56,6 +57,8 @@ class Place:
         self.net = network_of(federation)
         self.weights = weights_of(self.net)
         self.loss = choose_loss(federation.settings)
+        self.trained: list[float] = []
+        """Seconds of every round in which this process trained its clients."""
         self.apart: list[float] = []
         """Seconds of every round that are not local training, where a method counts them."""
 
@@ -66,11 +69,17 @@ class Place:
 
     def run_round(self, cohort: Sequence[int], pause: Pause) -> None:
         """Both train their clients, and the first averages."""
-        self.visit_all(cohort)
+        self.train_all(cohort)
         pause()
         if self.rank == 0:
             self.average(cohort)
         pause()
+
+    def train_all(self, cohort: Sequence[int]) -> None:
+        """Local training, and how long it took."""
+        began = time.perf_counter()
+        self.visit_all(cohort)
+        self.trained.append(time.perf_counter() - began)
 
     def own(self, cohort: Sequence[int]) -> list[int]:
         """This process's clients."""

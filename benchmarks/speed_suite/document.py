@@ -51,7 +51,9 @@ one; a test holds that both compute the same weights. A round is whole: FedProx'
 where it is pulled to, and the pull is computed none the less; SCAFFOLD's includes the clients'
 control variates and their way to and from the actors. FedDS's votes on 200 public images and its EM
 are subtracted from both (from the end of the last client's training to the weights being known, by
-the clock of the process that leads), and stand in a column of their own; `runs` have them.
+the clock of the process that leads), and stand in a column of their own; `runs` have them. Local
+training is a process's work on its clients, the rest of the round left out: of the plain loop's
+leading process by its clock, of rayfl `train` below, in which FedDS's votes are.
 """
 
 
@@ -212,6 +214,8 @@ def methods_on_w3(races: Sequence[Mapping[str, Any]]) -> list[str]:
         "rayfl, stack auto, ms",
         "votes and EM, ms",
         "times as fast",
+        "local training, ms",
+        "times as fast",
         "accuracy",
         "runs, ms",
     ]
@@ -225,12 +229,15 @@ def methods_on_w3(races: Sequence[Mapping[str, Any]]) -> list[str]:
 def method_cells(race: Mapping[str, Any]) -> list[str]:
     both = [race["systems"][name] for name in ("bare2", STACKED)]
     theirs, ours = map(training_seconds, both)
+    visits = both[0]["trained"], both[1]["split"]["train"]
     return [
         race["title"],
         f"{1000 * theirs:.4g}",
         f"{1000 * ours:.4g}",
         in_pairs(both, lambda found: f"{1000 * found['apart']:.4g}" if "apart" in found else "-"),
         f"{theirs / ours:.2f}",
+        f"{1000 * visits[0]:.4g} / {1000 * visits[1]:.4g}",
+        f"{visits[0] / visits[1]:.2f}",
         in_pairs(both, lambda found: f"{found['accuracy']:.4f}"),
         in_pairs(both, lambda found: " ".join(f"{1000 * s:.4g}" for s in found["all_seconds"])),
     ]

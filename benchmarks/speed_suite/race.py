@@ -109,8 +109,7 @@ def summary(
     warmup = workload.warmup_of(name)
     middle = sorted(runs, key=lambda found: found["seconds"])[len(runs) // 2]
     medians = {}
-    if "apart" in middle:
-        figures.append("apart")
+    figures += [name for name in ("trained", "apart") if name in middle]
     for figure in figures:
         medians[figure] = median(found[figure] for found in runs)
     samples = federation.samples(warmup, rounds) / (rounds - warmup)
