@@ -125,7 +125,7 @@ def test_a_submitted_job_succeeds_and_its_run_is_in_mlflow(head: Head, tmp_path:
     listening: set[Listener] = set()
     while process.poll() is None:
         listening |= listeners_of(head.pid)
-        time.sleep(0.1)
+        time.sleep(0.4)
     said = process.communicate()[0]
     assert process.returncode == 0, said
     assert "succeeded" in said
