@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import click
+import numpy as np
 import yaml
 
 ROOT = Path(__file__).parent.parent
@@ -26,8 +27,12 @@ A method of ours can be wrong in the same way in its code and in its tests. So r
 were made again with the functions that the methods' authors published: on the same saved
 federation with the same wrong labels, from the same initial weights, with the same cohorts where
 both draw them in the same way. What is random besides (batches, augmentation, mixing, starts of
-mixtures) each draws for itself, so that no two accuracies are equal; what counts is whether the
-curves go together. None of their code is in this repository.
+mixtures) each draws for itself, so that no two accuracies are equal; what counts is where the
+curves end, and whether they move together: the correlation of their changes from round to round
+says how much, from the first round on whose cohorts are alike. None of their code is in this
+repository, nor is the program that called their functions in the order of
+theirs: the curves cannot be made again from a clone alone. What is said below a curve besides is
+from the logs of both runs. Each is one seed.
 
 Written by `python benchmarks/authors.py --write` from [results/authors](../results/authors).
 """
@@ -92,10 +97,13 @@ def show_run(run: Run, curve: Curve) -> str:
     ]
     ends = [f"{fmean(values[-LAST:]):.2f}" for values in both]
     apart = fmean(abs(their - our) for their, our in zip(*both, strict=True))
+    alike = [values[run["alike_from"] - 1 :] for values in both]
+    together = np.corrcoef(np.diff(alike, axis=1))[0, 1]
     said = [
         f"Mean of the last {LAST} rounds: theirs {ends[0]}, ours {ends[1]}; best round: theirs "
         f"{max(both[0]):.2f}, ours {max(both[1]):.2f}; on average a round's two differ by "
-        f"{apart:.2f} points.",
+        f"{apart:.2f} points; the correlation of changes from round {run['alike_from']} on is "
+        f"{together:.2f}.",
         run["says"],
     ]
     head = ["| round | theirs, % | ours, % |", "| ---: | ---: | ---: |"]

@@ -27,17 +27,19 @@ def test_a_kept_run_is_shown_round_by_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authors, "KEPT", tmp_path)
-    history = [{"metrics": {"test/accuracy": t / 40}} for t in range(1, 21)]
+    history = [{"metrics": {"test/accuracy": t / 40 + t % 2 / 100}} for t in range(1, 21)]
     (tmp_path / "result.json").write_text(json.dumps({"history": history}))
-    (tmp_path / "theirs.json").write_text(json.dumps([t / 50 for t in range(1, 21)]))
+    (tmp_path / "theirs.json").write_text(json.dumps([t / 50 - t % 2 / 100 for t in range(1, 21)]))
     authors.keep_run("one", tmp_path, tmp_path / "theirs.json")
     names = ("title", "repository", "commit", "functions", "study", "cell", "scenario", "alike")
-    run = {**dict.fromkeys([*names, "unlike"], "x"), "seed": 0, "says": "So."}
+    run = {**dict.fromkeys([*names, "unlike"], "x"), "seed": 0, "says": "So.", "alike_from": 3}
     page = authors.show_run(run, authors.read_curve("one"))
     assert "| 10 | 20.00 | 25.00 |" in page
     # Means of rounds 11 to 20, and of all differences.
-    assert "theirs 31.00, ours 38.75; best round: theirs 40.00, ours 50.00" in page
-    assert "differ by 5.25 points" in page
+    assert "theirs 30.50, ours 39.25; best round: theirs 40.00, ours 50.00" in page
+    assert "differ by 6.25 points" in page
+    # One goes up where the other goes down.
+    assert "the correlation of changes from round 3 on is -1.00" in page
 
 
 def test_runs_of_unequal_lengths_are_refused(

@@ -327,6 +327,16 @@ def test_aims_are_read_from_one_race(read: targets.Reading, expected: float | No
     assert read(races) == pytest.approx(expected)
 
 
+def test_local_training_is_shown_beside_the_round_where_it_was_measured() -> None:
+    theirs, ours = system(3.0, trained=2.0), system(2.0, split={"train": 0.5})
+    assert document.visit_cells(theirs, ours) == ["2000 / 500", "4.00"]
+    # Races of before are kept, and their document is still written.
+    before = system(3.0)
+    races = {"w3-gce": {"systems": {"bare2": before, "rayfl-stacked": ours}}}
+    assert document.visit_cells(before, ours) == ["-", "-"]
+    assert targets.faster_visits("w3-gce")(races) is None
+
+
 def test_the_coordinators_growth_is_that_of_its_rounds() -> None:
     log = [{"memory/coordinator_mb": 100.0 + i} for i in range(60)]
     races = {"w4": {"systems": {"rayfl-watched": {"rounds_log": log}}}}

@@ -229,18 +229,24 @@ def methods_on_w3(races: Sequence[Mapping[str, Any]]) -> list[str]:
 def method_cells(race: Mapping[str, Any]) -> list[str]:
     both = [race["systems"][name] for name in ("bare2", STACKED)]
     theirs, ours = map(training_seconds, both)
-    visits = both[0]["trained"], both[1]["split"]["train"]
     return [
         race["title"],
         f"{1000 * theirs:.4g}",
         f"{1000 * ours:.4g}",
         in_pairs(both, lambda found: f"{1000 * found['apart']:.4g}" if "apart" in found else "-"),
         f"{theirs / ours:.2f}",
-        f"{1000 * visits[0]:.4g} / {1000 * visits[1]:.4g}",
-        f"{visits[0] / visits[1]:.2f}",
+        *visit_cells(*both),
         in_pairs(both, lambda found: f"{found['accuracy']:.4f}"),
         in_pairs(both, lambda found: " ".join(f"{1000 * s:.4g}" for s in found["all_seconds"])),
     ]
+
+
+def visit_cells(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    """Local training of both, and how many times as fast ours is; a race of before has none."""
+    if "trained" not in theirs:
+        return ["-", "-"]
+    trained, own = theirs["trained"], ours["split"]["train"]
+    return [f"{1000 * trained:.4g} / {1000 * own:.4g}", f"{trained / own:.2f}"]
 
 
 def in_pairs(both: Sequence[Mapping[str, Any]], show: Callable[[Mapping[str, Any]], str]) -> str:

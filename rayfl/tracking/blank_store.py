@@ -14,6 +14,10 @@ from pathlib import Path
 
 log = logging.getLogger("rayfl")
 
+NO_CACHE = (OSError, RuntimeError)
+"""What is raised where nothing is kept yet, or can be; and by Path.home() for a user without a
+name, as containers have them."""
+
 
 def copy_blank(version: str, part: Path, is_whole: Callable[[Path], bool]) -> bool:
     """Begin a store with a copy of the kept one; whether there was one.
@@ -27,10 +31,10 @@ def copy_blank(version: str, part: Path, is_whole: Callable[[Path], bool]) -> bo
     is_whole : callable
         Whether a copy can be used: what lies in a cache may be anything.
     """
-    kept = _path_of_blank(version)
     try:
+        kept = _path_of_blank(version)
         shutil.copyfile(kept, part)
-    except OSError:
+    except NO_CACHE:
         return False
     if is_whole(part):
         return True
@@ -44,9 +48,9 @@ def copy_blank(version: str, part: Path, is_whole: Callable[[Path], bool]) -> bo
 
 def keep_blank(version: str, made: Path) -> None:
     """Keep a copy of a store that nobody has used yet, for the next output folder."""
-    kept = _path_of_blank(version)
-    # Without a home that can be written to, every store is made by itself.
-    with suppress(OSError, sqlite3.Error):
+    # Every store is then made by itself.
+    with suppress(*NO_CACHE, sqlite3.Error):
+        kept = _path_of_blank(version)
         kept.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own: others may keep theirs at this moment.
         handle, name = tempfile.mkstemp(dir=kept.parent)

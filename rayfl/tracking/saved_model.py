@@ -62,6 +62,7 @@ def _spared_comparison() -> Iterator[None]:
     environment: Any = import_module("mlflow.utils.environment")
     name = "warn_dependency_requirement_mismatches"
     compare = getattr(environment, name, None)
+    # It is not MLflow's public face: a version that compares elsewhere takes its second.
     if compare is None:
         yield
         return

@@ -41,8 +41,8 @@ PLACED = {
     "fedavg_multi_krum",
     "scaffold_option_one",
 }
-"""Rows that are held to all promises whenever tests are run: a second row of one method seldom
-finds what the first did not, and takes as long. `make long` holds all of them."""
+"""Rows that are held to the promises in one process whenever tests are run: a second row of one
+method seldom finds what the first did not, and takes as long. `make long` holds all of them."""
 
 ON_RAY_ALWAYS = {
     "fedavg",

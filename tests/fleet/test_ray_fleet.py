@@ -19,7 +19,8 @@ from rayfl.fleet.base import BaseFleet
 from rayfl.fleet.executor import Task
 from rayfl.fleet.on_ray import map_in_flight, suspects
 from rayfl.fleet.on_ray.calls import Call
-from rayfl.fleet.on_ray.client_actor import FIRST_CALLS
+from rayfl.fleet.on_ray.client_actor import FIRST_CALLS, ClientActor
+from rayfl.fleet.on_ray.placement import Placement
 from rayfl.fleet.on_ray.pool import Place
 from rayfl.fleet.on_ray.ray_fleet import RayFleet
 from rayfl.fleet.on_ray.values import (
@@ -29,6 +30,8 @@ from rayfl.fleet.on_ray.values import (
     Stored,
 )
 from rayfl.fleet.replies import FinishedMap, Mean
+from rayfl.fleet.sums.exact_sums import Partial
+from rayfl.fleet.sums.shared_memory import Pages
 from rayfl.fleet.sums.updates import UpdateId
 from rayfl.protocol import SERVER, Phase, Replies
 from tests.fleet import phases
@@ -324,6 +327,20 @@ def test_a_task_whose_actors_keep_dying_stops_the_run(
     assert diary.read_text() == "xx"
     ray_pool.pool.bury_the_dead()
     assert len(ray_pool.map(phases.describe, CLIENTS)) == len(CLIENTS)
+
+
+def test_an_actor_of_another_federation_knows_nothing_of_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Threads are for an actor's own process.
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+    actor = ClientActor.__new__(ClientActor)
+    actor.pages = Pages()
+    for _ in range(2):
+        actor.become(spec(), Placement(1), holdings())
+        assert (actor.states, actor.sums, actor.board) == ({}, [], None)
+        actor.states[0] = {1: {"w": 2.0}}
+        actor.sums.append(Partial(np.ones(2)))
 
 
 def test_a_replacement_knows_the_features(here: BaseFleet, cluster: None) -> None:

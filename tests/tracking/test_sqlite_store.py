@@ -205,6 +205,19 @@ def test_without_a_home_to_write_to_a_store_is_made_all_the_same(
     assert read_state(tmp_path / "mlflow.db", thorough=True) is State.READY
 
 
+def test_a_user_without_a_home_has_a_store_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs under a number that nobody has a name for."""
+
+    def refuse() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", refuse)
+    prepare_store(tmp_path / "mlflow.db")
+    assert read_state(tmp_path / "mlflow.db", thorough=True) is State.READY
+
+
 def kept_blanks(home: Path) -> list[Path]:
     return list((home / ".cache" / "rayfl" / "mlflow").iterdir())
 

@@ -44,10 +44,7 @@ class ClientActor:
         """`spec` and `holdings` come as references, for to look at them is to import torch."""
         # Calls on a standing line come in a thread of their own, beside an errand's.
         self.one_at_a_time = threading.Lock()
-        self.states: dict[int, dict[ClientId, Inputs]] = {}
-        self.sums: list[Partial] = []
         self.pages, self.opened = Pages(), Opened()
-        self.board: ActorHandle | None = None
         with spare_imports():
             made, held = ray.get([*spec, *holdings])
             self.cores = claim_cores(made.threads)
@@ -61,6 +58,9 @@ class ClientActor:
         if pinned.cuda and 0 < pinned.gpus < 1:
             # A fraction of a GPU is only admission control for Ray; this makes it a limit.
             torch.cuda.set_per_process_memory_fraction(pinned.gpus)
+        self.states: dict[int, dict[ClientId, Inputs]] = {}
+        self.sums: list[Partial] = []
+        self.board: ActorHandle | None = None
         memory = spec.safeguards.memory_bytes
         self.executor = Executor(holdings, spec.make_learner(), spec.streams, memory)
         self.executor.watch = VisitWatch(self._leave_overdue, fatal=True)
