@@ -47,7 +47,6 @@ method seldom finds what the first did not, and takes as long. `make long` holds
 ON_RAY_ALWAYS = {
     "fedavg",
     "fedavg_stacked",
-    "fedavg_bf16",
     "fedavg_dawid_skene",
     "fedavg_median",
     "scaffold",
@@ -58,7 +57,6 @@ ON_RAY_ALWAYS = {
     "fedcr",
     "fb_nll",
     "semifl",
-    "rscfed",
 }
 """Of those, the rows that are held to the promises on Ray as well: one for each thing that a fleet
 of actors does for methods (sums, votes, medians, stacks, states that stay and states that

@@ -207,6 +207,7 @@ def test_a_phase_that_raises_stops_the_run_with_client_round_and_remote_tracebac
     assert not (drill.directory / "result.json").exists()
 
 
+@pytest.mark.long
 def test_a_client_whose_update_is_not_finite_is_left_out_counted_and_named(
     start: Start, tmp_path: Path
 ) -> None:
@@ -263,7 +264,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("place", "rule"),
     [
-        ("checkpoints", "the checkpoint of round \\d+ could not be written to "),
+        pytest.param(
+            "checkpoints",
+            "the checkpoint of round \\d+ could not be written to ",
+            marks=pytest.mark.long,
+        ),
         ("journal", "the (journal of a run|output folder) must be writable; got "),
     ],
 )

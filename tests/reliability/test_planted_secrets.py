@@ -200,7 +200,7 @@ def test_a_tracked_run_leaves_no_secret_anywhere(tmp_path: Path) -> None:
     assert "***" in next(tmp_path.rglob("journal.jsonl")).read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_address_in_the_environment_leaves_no_secret(tmp_path: Path) -> None:
     planter = Planter("environment")
     uri = f"http://me:{planter.secret(odd='._-')}@127.0.0.1:9"

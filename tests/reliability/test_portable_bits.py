@@ -83,6 +83,7 @@ def test_fast_bits_are_of_the_processor(tmp_path: Path) -> None:
     assert here["model_sha256"] != there["model_sha256"]
 
 
+@pytest.mark.long
 @has_mkl
 def test_portable_bits_are_the_same_for_all_makers() -> None:
     names = ["mlp, adam", "mnist_cnn", "cnn4"]

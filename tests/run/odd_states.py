@@ -67,7 +67,7 @@ class Odd(Algorithm):
 
     state: str = ""
     logs: str = ""
-    leaves: str = ""
+    leaves: tuple[str, ...] = ()
     borrows: bool = False
     none: bool = False
 
@@ -81,8 +81,8 @@ class Odd(Algorithm):
             return None
         if self.logs:
             fleet.log(**{self.logs: LOGGED[self.logs]()})
-        if self.leaves:
-            fleet.leave(self.leaves, LEFT[self.leaves]())
+        for name in self.leaves:
+            fleet.leave(name, LEFT[name]())
         if self.state == "of rayfl":
             return Corrected(state.model, Global(state.model))
         return Corrected(state.model, ODD[self.state]()) if self.state else state

@@ -34,6 +34,8 @@ pytestmark = [
 ]
 
 PATIENCE = 120.0
+FURTHER = [pytest.param(seconds, marks=pytest.mark.long) for seconds in (0.05, 0.6)]
+"""Moments to kill at besides the one at which most of a store is made."""
 IN_PLACE = "from mlflow import MlflowClient; MlflowClient({uri!r}).search_experiments()"
 """As MLflow makes a store by itself."""
 WITH_CARE = (
@@ -229,7 +231,7 @@ def dump(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.3, 0.6])
+@pytest.mark.parametrize("seconds", [0.0, 0.3, *FURTHER])
 def test_whoever_is_killed_while_making_a_store_leaves_none(tmp_path: Path, seconds: float) -> None:
     path = tmp_path / "mlflow.db"
     process = start(WITH_CARE.format(path=str(path)), tmp_path)
@@ -243,7 +245,7 @@ def test_whoever_is_killed_while_making_a_store_leaves_none(tmp_path: Path, seco
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6])
+@pytest.mark.parametrize("seconds", [0.3, *FURTHER])
 def test_a_store_whose_making_was_interrupted_is_replaced(
     tmp_path: Path, seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:

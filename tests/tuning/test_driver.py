@@ -301,7 +301,7 @@ def test_a_trial_that_fails_is_named_and_the_others_are_run(tmp_path: Path, clus
     assert "a phase raised on client 3" in result.trials[1].error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_trials_that_are_not_told_the_store_s_password_do_not_track_elsewhere(
     tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
