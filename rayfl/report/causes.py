@@ -6,12 +6,12 @@
       method=scaffold-gain;dataset=mnist;partition=iid: >-
         Not explained by the place of the correction; ...
 
-A key is a cell, or a group of cells that a rank agreement is of: choices by axis. What nobody has
-explained is said to be so by whoever asks."""
+A key is a cell, or a group of cells that a rank agreement is of, or any other group of which
+something was found: choices by axis. What nobody has explained is said to be so by whoever asks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,10 @@ class Causes:
     def find(self, choices: Mapping[str, str]) -> str:
         """The cause for a cell or a group of cells; `not explained` where there is none."""
         return self.texts.get(frozenset(choices.items()), UNEXPLAINED)
+
+    def find_others(self, asked: Collection[Place]) -> Iterator[tuple[Place, str]]:
+        """What was written of places that nobody asked for."""
+        return ((place, text) for place, text in self.texts.items() if place not in asked)
 
 
 def read_causes(folder: Path, name: str, study: Study) -> Causes:

@@ -13,7 +13,7 @@ from rayfl.report.agreement import (
     measure_gains,
     measure_orders,
 )
-from rayfl.report.causes import Causes, read_causes
+from rayfl.report.causes import Causes, Place, read_causes
 from rayfl.report.inference import mean_interval
 from rayfl.report.markdown import escape_markdown, fence_code, write_row
 from rayfl.report.wording import format_decimal
@@ -103,8 +103,13 @@ def _write_study(recorded: RecordedStudy, causes: Causes) -> Iterator[str]:
     yield from (_describe_rows(recorded), "")
     for heading, block in group_blocks(result):
         yield from _write_block(recorded, heading, block)
-    yield from _write_orders(measure_orders(recorded), causes)
-    yield from _write_gains(measure_gains(recorded), causes)
+    orders, gains = measure_orders(recorded), measure_gains(recorded)
+    yield from _write_orders(orders, causes)
+    yield from _write_gains(gains, causes)
+    told = [order.choices for order in orders if order.needs_cause]
+    told += [gain.choices for gain in gains if gain.needs_cause]
+    asked = {frozenset(choices.items()) for choices in told}
+    yield from _write_findings(recorded, list(causes.find_others(asked)))
     yield from _write_commands(result)
 
 
@@ -192,6 +197,19 @@ def _write_gains(found: Sequence[GainAgreement], causes: Causes) -> Iterator[str
             each.share_interval.scale(100).format(0) if each.share_interval.is_known else "-",
             escape_markdown(cause),
         ])  # fmt: skip
+    yield ""
+
+
+def _write_findings(recorded: RecordedStudy, found: Sequence[tuple[Place, str]]) -> Iterator[str]:
+    """What was written of cells that are in neither of these tables."""
+    if not found:
+        return
+    yield from ("### What was found of single figures", "")
+    axes = recorded.result.study.axes
+    for place, text in found:
+        # In the order of the axes, for a place has none.
+        titles = [axes[axis][dict(place)[axis]].title for axis in axes if axis in dict(place)]
+        yield f"- **{escape_markdown(', '.join(titles))}.** {escape_markdown(text)}"
     yield ""
 
 

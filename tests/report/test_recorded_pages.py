@@ -171,6 +171,18 @@ def test_a_cause_comes_into_the_page(ledger: Ledger) -> None:
     assert r"Because of \*two\* rounds." in page.split("### Gains")[1]
 
 
+def test_what_was_found_of_a_figure_without_a_printed_one_comes_below(ledger: Ledger) -> None:
+    path = ledger.folder / "causes.yaml"
+    path.write_text("tiny: {noise=clean;method=fedprox: It *starts* late.}\n")
+    try:
+        page = write_results(ledger, list_recorded(ledger))
+    finally:
+        path.unlink()
+    (found,) = page.split("### What was found of single figures")[1:]
+    assert r"- **FedProx, clean.** It \*starts\* late." in found
+    assert "### What was found" not in write_results(ledger, list_recorded(ledger))
+
+
 def test_a_page_is_the_same_every_time(ledger: Ledger) -> None:
     pages = [write_results(ledger, list_recorded(ledger)) for _ in range(2)]
     boards = [write_leaderboard(list_recorded(ledger)) for _ in range(2)]
