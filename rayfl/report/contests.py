@@ -28,6 +28,8 @@ from rayfl.study.scores import name_score, scale_window, score_row
 LEAST_SEEDS = 2
 BASELINE = {"name": "fedavg"}
 """The method that others are to beat, in its plain settings."""
+WHY = "cause"
+"""A study along this axis asks why a figure is what it is: its variants are nobody's rivals."""
 
 
 @dataclass
@@ -141,7 +143,8 @@ def find_contests(recorded: Sequence[RecordedStudy]) -> list[Contest]:
     """The scenarios that more than one method was run on, in the order of the studies."""
     contests: dict[str, Contest] = {}
     for study in recorded:
-        _add_study(contests, study)
+        if WHY not in study.result.study.axes:
+            _add_study(contests, study)
     return [contest for contest in contests.values() if len(contest.contenders) > 1]
 
 

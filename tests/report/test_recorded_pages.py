@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from rayfl.errors import DataError
 from rayfl.ledger.ledger import Ledger
 from rayfl.report.agreement import measure_gains, measure_orders
 from rayfl.report.causes import UNEXPLAINED, read_causes
+from rayfl.report.contests import find_contests
 from rayfl.report.leaderboard_page import write_leaderboard
 from rayfl.report.results_page import write_results
 from rayfl.study.order import StudyOrder
@@ -204,6 +206,15 @@ def test_the_leaderboard_ranks_rivals_and_shows_references(ledger: Ledger) -> No
     assert "better than FedAvg" in guide or "nothing is shown to beat FedAvg" in guide
     assert "3 pairs of methods met too few times to be tested." in page
     assert "**" not in page
+
+
+def test_variants_that_look_for_a_cause_are_no_rivals(ledger: Ledger) -> None:
+    (found,) = list_recorded(ledger)
+    study = found.result.study
+    asking = {("cause" if axis == "noise" else axis): each for axis, each in study.axes.items()}
+    why = replace(found.result, study=study.model_copy(update={"axes": asking}))
+    assert find_contests([found])
+    assert find_contests([replace(found, result=why)]) == []
 
 
 def test_one_seed_has_no_ranks_and_no_advice(ledger: Ledger, tmp_path: Path) -> None:
