@@ -68,7 +68,7 @@ def watch(command: Command, names: tuple[str, ...]) -> set[Listener]:
 @pytest.mark.parametrize(
     "kind",
     [
-        "run",
+        pytest.param("run", marks=pytest.mark.long),
         pytest.param("sweep", marks=pytest.mark.long),
         pytest.param("study", marks=pytest.mark.long),
     ],

@@ -230,6 +230,7 @@ def test_a_coordinator_that_dies_goes_on(
     assert "the coordinator died after round" in caplog.text
 
 
+@pytest.mark.long
 def test_a_coordinator_that_gets_nowhere_is_given_up(
     tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,7 @@ def test_states_that_are_made_again_do_not_take_those_in_use_with_them(
         )
 
 
+@pytest.mark.long
 def test_keepers_end_with_their_fleet(mortal: RayFleet) -> None:
     pids = [tally.pid for tally in tallies(mortal)]
     mortal.close()

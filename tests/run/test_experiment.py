@@ -368,7 +368,7 @@ class MyAvg(FedAvg):
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_method_in_a_file_beside_the_configuration_runs_on_ray_without_registration(
     tmp_path: Path,
 ) -> None:

@@ -94,6 +94,7 @@ def test_slips_are_refused_in_a_sentence(words: tuple[str, ...], message: str) -
         run_check(*words, "--quick")
 
 
+@pytest.mark.long
 def test_on_ray_three_actors_find_what_one_place_hides(cluster: None) -> None:
     found = run_check("tests.testing.traps:OwnPlace", *(f"--only={name}" for name in ON_RAY))
     assert found.exit_code == 4
