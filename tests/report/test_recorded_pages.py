@@ -163,23 +163,23 @@ def test_the_results_have_rows_and_commands(ledger: Ledger) -> None:
     assert UNEXPLAINED in page.split("### Gains")[1]
 
 
-def test_a_cause_comes_into_the_page(ledger: Ledger) -> None:
+def write_with_causes(ledger: Ledger, causes: str) -> str:
+    """The page, with this beside the rows while it is written."""
     path = ledger.folder / "causes.yaml"
-    path.write_text("tiny: {method=gain;noise=clean: Because of *two* rounds.}\n")
+    path.write_text(causes)
     try:
-        page = write_results(ledger, list_recorded(ledger))
+        return write_results(ledger, list_recorded(ledger))
     finally:
         path.unlink()
+
+
+def test_a_cause_comes_into_the_page(ledger: Ledger) -> None:
+    page = write_with_causes(ledger, "tiny: {method=gain;noise=clean: Because of *two* rounds.}\n")
     assert r"Because of \*two\* rounds." in page.split("### Gains")[1]
 
 
 def test_what_was_found_of_a_figure_without_a_printed_one_comes_below(ledger: Ledger) -> None:
-    path = ledger.folder / "causes.yaml"
-    path.write_text("tiny: {noise=clean;method=fedprox: It *starts* late.}\n")
-    try:
-        page = write_results(ledger, list_recorded(ledger))
-    finally:
-        path.unlink()
+    page = write_with_causes(ledger, "tiny: {noise=clean;method=fedprox: It *starts* late.}\n")
     (found,) = page.split("### What was found of single figures")[1:]
     assert r"- **FedProx, clean.** It \*starts\* late." in found
     assert "### What was found" not in write_results(ledger, list_recorded(ledger))
